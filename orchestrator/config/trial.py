@@ -1,0 +1,147 @@
+"""One training run, fully resolved: every number that decides its trajectory, and its identity.
+
+A `TrialSpec` holds no choice that is still open: rules are applied, shares are samples, derived batches are fixed.
+It is what a gang is handed, what MLflow keeps, and what a replay reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orchestrator.theory.batch_plan import BatchPlan
+
+Mode = Literal["min", "max"]
+Precision = Literal["fp32", "fp64", "bf16", "fp16"]
+Decay = Literal["none", "linear", "cosine"]
+Reducer = Literal["flat", "ddp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRef:
+    """A task by name: ``module:Class``, and the options of its typed config."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LrPlan:
+    """The learning rate as a function of samples seen, in absolute terms.
+
+    `peak` is `base` taken from `reference_batch` to the trial's global batch by `rule`. `final` is a share of the peak,
+    reached at the budget. Warmup is linear over `warmup_samples`; `decay` runs from there to the budget.
+    """
+
+    base: float
+    rule: str
+    peak: float
+    reference_batch: int
+    warmup_samples: int = 0
+    decay: Decay = "none"
+    final: float = 0.0
+    exponent: float | None = None
+    noise_scale: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerRef:
+    """Any class of ``torch.optim`` by name; `options` are its keyword arguments except ``lr``."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossScale:
+    """Dynamic loss scaling for fp16 (Micikevicius 2018); `growth_interval` in updates."""
+
+    initial: float = 65536.0
+    growth_interval: int = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderSpec:
+    """Data loading per worker. `workers` = 0 loads in the training process."""
+
+    workers: int = 0
+    prefetch: int = 2
+    pin_memory: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The metric value that counts as trained, such as ``val/loss <= 0.5``."""
+
+    metric: str
+    value: float
+    mode: Mode
+
+    def reached(self, value: float) -> bool:
+        """Whether `value` is at the target or better; NaN never is."""
+        return value <= self.value if self.mode == "min" else value >= self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpec:
+    """One training run. Counts are samples unless their name says otherwise."""
+
+    task: TaskRef
+    seed: int
+    plan: BatchPlan
+    lr: LrPlan
+    optimizer: OptimizerRef
+    budget_samples: int
+    eval_every_samples: int
+    eval_batch: int = 256
+    target: Target | None = None
+    stop_at_target: bool = False
+    precision: Precision = "fp32"
+    loss_scale: LossScale = LossScale()
+    grad_clip: float | None = None
+    noise_probe: bool = True
+    reducer: Reducer = "flat"
+    loader: LoaderSpec = LoaderSpec()
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps until `budget_samples` are seen; the last one may pass the budget."""
+        return -(-self.budget_samples // self.plan.global_batch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready nested dict; `from_dict` is its inverse."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> TrialSpec:
+        """Rebuild a spec written by `to_dict`."""
+        parts: dict[str, Any] = {
+            "task": TaskRef,
+            "plan": BatchPlan,
+            "lr": LrPlan,
+            "optimizer": OptimizerRef,
+            "target": Target,
+            "loss_scale": LossScale,
+            "loader": LoaderSpec,
+        }
+        return cls(**{k: parts[k](**v) if k in parts and v is not None else v for k, v in raw.items()})
+
+    @property
+    def key(self) -> str:
+        """The trial's identity: 16 hex digits of the SHA-256 of what decides its trajectory.
+
+        How the peak LR was arrived at (rule, base, reference) is left out, so two suggestions that train the same
+        way have the same key.
+        """
+        raw = self.to_dict()
+        raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
+        return canonical_hash(raw)[:16]
+
+
+def canonical_hash(value: Any) -> str:
+    """SHA-256 of canonical JSON: sorted keys, no spaces, shortest float digits. Raises TypeError on anything else."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
