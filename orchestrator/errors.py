@@ -1,16 +1,16 @@
 """Every error that this package raises on purpose, and the exit code that each one means.
 
-    OrchestratorError                 exit 1: failed while running
-    ├── RefusedError                  exit 2: refused before anything was started
-    │   ├── ConfigError               a key of a spec: file, key, value, rule, remedy
-    │   ├── TaskError                 the task cannot be imported, built, or breaks its contract
-    │   ├── ResourceError             the cluster cannot hold what was asked for
-    │   ├── StorageError              the output cannot be written
-    │   └── TrackingError             the tracking server cannot be used
-    ├── TrialError                    one trial failed; the sweep goes on
-    ├── GangError                     a worker group could not be started or kept
-    ├── CheckFailed                   exit 3: done, and a check it was asked to make did not hold
-    └── Interrupted                   exit 130: stopped by a signal, resumable
+OrchestratorError                 exit 1: failed while running
+├── RefusedError                  exit 2: refused before anything was started
+│   ├── ConfigError               a key of a spec: file, key, value, rule, remedy
+│   ├── TaskError                 the task cannot be imported, built, or breaks its contract
+│   ├── ResourceError             the cluster cannot hold what was asked for
+│   ├── StorageError              the output cannot be written
+│   └── TrackingError             the tracking server cannot be used
+├── TrialError                    one trial failed; the sweep goes on
+├── GangError                     a worker group could not be started or kept
+├── CheckFailed                   exit 3: done, and a check it was asked to make did not hold
+└── Interrupted                   exit 130: stopped by a signal, resumable
 """
 
 from __future__ import annotations

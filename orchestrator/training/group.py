@@ -48,7 +48,7 @@ class Solo:
 
 
 class ProcessGroup:
-    """The default process group of ``torch.distributed``; objects travel over gloo, tensors over the device's backend."""
+    """The default process group of ``torch.distributed``; objects travel over gloo, tensors over the device's own."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)

@@ -1,4 +1,4 @@
-"""The port between a user's model and the orchestrator: a task gives a model, data, and a summed loss with its weight."""
+"""The port between a user's model and the orchestrator: a task gives a model, data, and a summed loss with weight."""
 
 from __future__ import annotations
 

@@ -1,0 +1,92 @@
+"""A pool of gangs with their mailbox, started together and taken down together."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.cluster.gang import Gang, GangShape
+from orchestrator.cluster.mailbox import Journal, Mailbox, Score
+from orchestrator.cluster.session import Session
+from orchestrator.cluster.worker import WorkerSettings
+
+CLOSE_TIMEOUT_S = 20.0
+
+
+class _MailboxActor(Mailbox):
+    """The mailbox where it runs: it opens the journal there."""
+
+    def __init__(self, open_journal: Callable[[], Journal], score: Score, gangs: int) -> None:
+        super().__init__(open_journal(), score, gangs)
+
+
+class Pool:
+    """Gangs that start in the background as soon as the pool is entered.
+
+    Args:
+        session: the connection to Ray.
+        shape: the workers of each gang.
+        gangs: how many.
+        settings: what the workers are told; ``gang`` is set for each.
+        open_journal: opens what the mailbox writes, in the mailbox's process on the driver's node; picklable.
+        score: the objective's value of a finished trial; picklable.
+        storage: a folder for Ray Train's own records.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        shape: GangShape,
+        gangs: int,
+        settings: WorkerSettings,
+        open_journal: Callable[[], Journal],
+        score: Score,
+        storage: str,
+    ) -> None:
+        self.size = gangs
+        here = NodeAffinitySchedulingStrategy(session.driver_node_id, soft=False)
+        actor = ray.remote(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)(_MailboxActor)
+        self.mailbox = actor.remote(open_journal, score, gangs)
+        self._gangs = [
+            Gang(shape, dataclasses.replace(settings, gang=index), self.mailbox, storage) for index in range(gangs)
+        ]
+
+    def __enter__(self) -> Pool:
+        for gang in self._gangs:
+            gang.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Write an event into the journal; returns once it is durable."""
+        ray.get(self.mailbox.append.remote(event, fields))
+
+    def cancel(self, trial: str, by: str) -> None:
+        """Stop a trial at its next evaluation. Does not wait."""
+        self.mailbox.cancel.remote(trial, by)
+
+    def broken(self) -> str | None:
+        """Why no gang is left, or None."""
+        reason: str | None = ray.get(self.mailbox.status.remote())["broken"]
+        return reason
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait for trials that were stopped to reach their next evaluation."""
+        return bool(ray.get(self.mailbox.wait_until_idle.remote(timeout_s)))
+
+    def close(self) -> None:
+        """Send every gang home and wait up to `CLOSE_TIMEOUT_S`; what is left dies with the connection to Ray."""
+        ray.get(self.mailbox.close.remote())
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        for gang in self._gangs:
+            gang.join(max(0.0, deadline - time.monotonic()))
+        ray.kill(self.mailbox)

@@ -1,0 +1,121 @@
+"""The connection to Ray: a cluster that is there (``RAY_ADDRESS``, a Ray job, an open session), or a local one."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import ray
+
+from orchestrator.cluster.capacity import Node
+from orchestrator.errors import ResourceError
+
+# Ray Train looks at its workers this often; its default of 2 s would be most of a restart.
+os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A live connection: the nodes with what is free on them, and where the driver is."""
+
+    nodes: tuple[Node, ...]
+    driver_node_id: str
+    driver_ip: str
+
+
+def is_local() -> bool:
+    """Whether `connect` would start a Ray of its own."""
+    return not ray.is_initialized() and not os.environ.get("RAY_ADDRESS")
+
+
+def local_node() -> Node:
+    """The node that a Ray of our own would have."""
+    resources = {
+        "CPU": float(len(os.sched_getaffinity(0))),
+        "memory": float(psutil.virtual_memory().available),
+    }
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            resources["GPU"] = float(torch.cuda.device_count())
+    except ImportError:
+        pass
+    return Node(name="this machine", resources=resources)
+
+
+@contextmanager
+def connect(modules: Sequence[str] = ()) -> Iterator[Session]:
+    """Connect to Ray, and disconnect at the end if this opened the connection.
+
+    Args:
+        modules: the user's modules (a task's) that workers must be able to import. On a cluster that this process is
+            not a job of, they travel with our own package; in a job Ray's working directory carries them.
+
+    Raises:
+        ResourceError: the cluster at ``RAY_ADDRESS`` does not answer.
+    """
+    if ray.is_initialized():
+        yield _describe()
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as staging:
+        runtime_env = {"working_dir": _stage(Path(staging), modules)} if address and not in_job else None
+        try:
+            ray.init(
+                address=address,
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env=runtime_env,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ResourceError(
+                f"the Ray cluster must answer ({str(error).strip().splitlines()[0]})",
+                key="RAY_ADDRESS",
+                value=address,
+                remedy="start it, correct the address or its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN), or unset it",
+            ) from error
+        try:
+            yield _describe()
+        finally:
+            ray.shutdown()
+
+
+def _describe() -> Session:
+    free = ray._private.state.available_resources_per_node()
+    nodes = [
+        Node(name=node["NodeManagerAddress"], resources=free.get(node["NodeID"], {}))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return Session(
+        nodes=tuple(nodes),
+        driver_node_id=ray.get_runtime_context().get_node_id(),
+        driver_ip=ray.util.get_node_ip_address(),
+    )
+
+
+def _stage(folder: Path, modules: Sequence[str]) -> str:
+    """Copy our package and the user's top-level modules into `folder`, which workers get as their working directory."""
+    for name in {"orchestrator", *(module.split(".")[0] for module in modules)}:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        source = Path(spec.origin)
+        if source.name == "__init__.py":
+            ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
+            shutil.copytree(source.parent, folder / name, ignore=ignore, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, folder / source.name)
+    return str(folder)

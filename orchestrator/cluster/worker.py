@@ -1,0 +1,122 @@
+"""What one worker of a gang does all its life: say hello, warm up, and train one trial after another.
+
+This is the training function of one long Ray Train run. Rank 0 talks to the mailbox; all ranks learn of a trial by a
+broadcast, and from then on only through the collectives of training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.train
+import torch
+
+from orchestrator.config.trial import TrialSpec
+from orchestrator.training.brief import Brief
+from orchestrator.training.group import Group, ProcessGroup, Solo
+from orchestrator.training.loop import run_trial
+from orchestrator.training.records import Evaluation, Failure, Outcome
+from orchestrator.training.registry import load_task
+from orchestrator.training.task import Task
+
+_POLL_S = 20.0  # far below the process group's timeout: the other ranks wait in a broadcast meanwhile
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """What every worker of a gang needs to know; `warm_up` is a trial spec to be tried briefly at the start."""
+
+    gang: int
+    threads: int
+    deterministic: bool
+    one_trial: bool
+    warm_up: dict[str, Any]
+
+
+def gang_main(config: dict[str, Any]) -> None:
+    """Train trials until the mailbox says to go home. Runs on every worker of the gang."""
+    settings, mailbox = WorkerSettings(**config["settings"]), config["mailbox"]
+    torch.set_num_threads(settings.threads)
+    torch.use_deterministic_algorithms(settings.deterministic, warn_only=True)
+    device = ray.train.torch.get_device()
+    world_size = ray.train.get_context().get_world_size()
+    group: Group = ProcessGroup(device) if world_size > 1 else Solo(device)
+    workers = group.gather_objects(_about(group))
+    tasks = _Tasks()
+    token = ray.get(mailbox.hello.remote(settings.gang, workers)) if group.rank == 0 else 0
+    _warm_up(TrialSpec.from_dict(settings.warm_up), tasks, group)
+    while True:
+        job = ray.get(mailbox.take.remote(settings.gang, token, _POLL_S)) if group.rank == 0 else None
+        job = group.broadcast_object(job)
+        if job is None:
+            continue
+        if "close" in job:
+            return
+
+        def on_evaluation(evaluation: Evaluation, trial: str = job["trial"]) -> bool:
+            said = dataclasses.asdict(evaluation)
+            return bool(ray.get(mailbox.report.remote(settings.gang, token, trial, said)))
+
+        outcome = _train(TrialSpec.from_dict(job["spec"]), tasks, group, on_evaluation)
+        if group.rank == 0:
+            ray.get(mailbox.finish.remote(settings.gang, token, job["trial"], outcome.to_dict()))
+        if settings.one_trial:
+            return
+
+
+def _train(spec: TrialSpec, tasks: _Tasks, group: Group, on_evaluation: Any) -> Outcome:
+    """One trial; a task that cannot be built on one rank ends it on all."""
+    task, failure = tasks.get(spec), None
+    if isinstance(task, Exception):
+        text = "".join(traceback.format_exception(task))
+        failure = Failure(
+            rank=group.rank, phase="setup", kind=type(task).__name__, message=str(task), traceback=text[-4000:]
+        )
+    first = next((f for f in group.gather_objects(failure) if f is not None), None)
+    if first is not None or isinstance(task, Exception):
+        reason = f"{first.kind}: {first.message}" if first else ""
+        return Outcome(status="failed", samples_seen=0, updates=0, train_seconds=0.0, reason=reason, failure=first)
+    return run_trial(spec, task, group, on_evaluation)
+
+
+def _warm_up(spec: TrialSpec, tasks: _Tasks, group: Group) -> None:
+    """Two updates of the sweep's own model: the first trial of a process otherwise pays 1.5 to 2.4 s for first uses.
+
+    Whatever goes wrong here goes wrong again in the first real trial, which reports it.
+    """
+    short = dataclasses.replace(
+        spec, budget_samples=2 * spec.plan.global_batch, eval_every_samples=2 * spec.plan.global_batch, target=None
+    )
+    task = tasks.get(short)
+    brief = task if isinstance(task, Exception) else Brief(task, short.eval_batch * group.world_size)
+    if not any(group.gather_objects(isinstance(brief, Exception))) and not isinstance(brief, Exception):
+        run_trial(short, brief, group, lambda evaluation: False)
+
+
+class _Tasks:
+    """The task of the trial at hand. It is kept for the next trial: loading data can cost more than a short trial."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._task: Task | Exception | None = None
+
+    def get(self, spec: TrialSpec) -> Task | Exception:
+        """The trial's task, or the error of its constructor."""
+        key = (spec.task.name, repr(sorted(spec.task.options.items())))
+        if key != self._key or self._task is None or isinstance(self._task, Exception):
+            self._key = key
+            try:
+                self._task = load_task(spec.task.name, spec.task.options)
+            except Exception as error:  # noqa: BLE001  a task is user code; its error is the trial's outcome
+                self._task = error
+        return self._task
+
+
+def _about(group: Group) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else "cpu"
+    return {"rank": group.rank, "pid": os.getpid(), "node": ray.util.get_node_ip_address(), "device": name}

@@ -1,0 +1,192 @@
+"""An experiment under way: gangs, record, tracking and console, started together and taken down together.
+
+Entry points that train trials (the sweep, and what comes after it) share this; what they search and report is theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from orchestrator.cluster.capacity import count_gangs
+from orchestrator.cluster.gang import GangShape
+from orchestrator.cluster.pool import Pool
+from orchestrator.cluster.session import Session, connect
+from orchestrator.cluster.worker import WorkerSettings
+from orchestrator.config.spec import SweepSpec
+from orchestrator.config.trial import TrialSpec
+from orchestrator.report.console import Console
+from orchestrator.report.figures import write_figures
+from orchestrator.report.summary import SCHEMA_VERSION, build_summary
+from orchestrator.search.objective import Objective
+from orchestrator.search.tuner import quiet
+from orchestrator.tracking.events import Event, EventLog, read_events
+from orchestrator.tracking.follow import Follower
+from orchestrator.tracking.results import write_results
+from orchestrator.tracking.run_dir import RunDir
+from orchestrator.tracking.software import cpu_name, software_versions
+from orchestrator.tracking.tracker import Tracker
+
+IDLE_TIMEOUT_S = 120.0
+DRAIN_TIMEOUT_S = 60.0
+
+
+class Experiment:
+    """Everything that runs while trials are trained. Use it as a context manager.
+
+    Args:
+        spec: the resolved spec.
+        facts: what is known of the task, as ``sweep_started`` tells it.
+        objective: scores finished trials.
+        warm_up: a trial that workers try briefly when they start.
+        run_dir: where results go.
+        tracking_uri: as `tracking.uri.check_uri` gave it.
+        warnings: for people.
+        file: the spec's file, for messages.
+        modules: the task's modules, which workers must import.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: SweepSpec,
+        facts: Mapping[str, Any],
+        objective: Objective,
+        warm_up: TrialSpec,
+        run_dir: RunDir,
+        tracking_uri: str,
+        warnings: Sequence[str],
+        file: str,
+        modules: Sequence[str],
+    ) -> None:
+        self.spec, self.facts, self.objective, self.run_dir = spec, facts, objective, run_dir
+        self._warm_up, self._uri, self._warnings = warm_up, tracking_uri, list(warnings)
+        self._file, self._modules = file, modules
+        self._name = spec.tracking.experiment or spec.name
+        self._scratch = Path(tempfile.mkdtemp(prefix="orchestrator-ray-"))
+        self._stack = ExitStack()
+        self._status = "failed"
+        self.session: Session
+        self.pool: Pool
+        self._tracker: Tracker
+        self._console: Console
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for what Ray writes and nobody reads again."""
+        return self._scratch
+
+    def __enter__(self) -> Experiment:
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self._scratch, ignore_errors=True)
+            self._console = stack.enter_context(Console(sys.stdout))
+            for warning in self._warnings:
+                self._console.note(f"warning: {warning}")
+            self.run_dir.write("spec.yaml", self.spec.to_yaml())
+            stack.enter_context(quiet(self.run_dir.local / "ray.log"))
+            self.session = stack.enter_context(connect(self._modules))
+            self.pool = stack.enter_context(self._make_pool())
+            self.pool.append("sweep_started", **self._beginning())
+            stack.enter_context(Follower(self.run_dir.events, [self._console, self._tables]))
+            self._tracker = Tracker(self.run_dir.events, uri=self._uri, experiment=self._name)
+            stack.callback(self._tracker.close, 0.0)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            self._status = "failed" if issubclass(kind, Exception) else "interrupted"
+        with self._stack:
+            self._end()
+
+    def finish(self) -> None:
+        """All trials were suggested: wait for those that were stopped to reach their next evaluation."""
+        self.pool.wait_until_idle(IDLE_TIMEOUT_S)
+        self._status = "done"
+
+    def summary(self) -> dict[str, Any]:
+        """The summary as of now."""
+        return build_summary(
+            read_events(self.run_dir.events),
+            process_started_at=psutil.Process(os.getpid()).create_time(),
+            mlflow={
+                "tracking_uri": self._uri,
+                "experiment": self._name,
+                "parent_run_id": self._tracker.parent_run_id,
+            },
+            warnings=self._warnings,
+        )
+
+    def _end(self) -> None:
+        """Write what there is, whatever happened; send it to MLflow; say the last word."""
+        self._tables({"event": "trial_ended"})
+        if self._status == "done":
+            for figure in write_figures(read_events(self.run_dir.events), self.run_dir.local / "figures"):
+                self.pool.append("artifact", path=str(figure), folder="figures")
+        self.pool.append("sweep_ended", status=self._status)
+        left = self._tracker.close(DRAIN_TIMEOUT_S)
+        if not left.nothing:
+            self._warnings.append(str(left))
+        summary = self.summary()
+        self.run_dir.write_json("summary.json", summary)
+        self.run_dir.publish()
+        if self._status == "done":
+            self._stack.callback(self._console.finish, summary, self.run_dir.uri)
+
+    def _make_pool(self) -> Pool:
+        cluster = self.spec.cluster
+        per_worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+        shape = GangShape(workers=cluster.workers, per_worker={k: v for k, v in per_worker.items() if v > 0})
+        gangs = count_gangs(
+            self.session.nodes,
+            workers=cluster.workers,
+            per_worker=shape.per_worker,
+            asked=None if cluster.gangs == "auto" else cluster.gangs,
+            trials=self.spec.search.trials,
+            file=self._file,
+        )
+        return Pool(
+            session=self.session,
+            shape=shape,
+            gangs=gangs,
+            settings=WorkerSettings(
+                gang=0,
+                threads=cluster.threads,
+                deterministic=cluster.deterministic,
+                one_trial=cluster.isolation == "fresh",
+                warm_up=self._warm_up.to_dict(),
+            ),
+            open_journal=functools.partial(EventLog, self.run_dir.events),
+            score=self.objective.score,
+            storage=str(self._scratch),
+        )
+
+    def _beginning(self) -> dict[str, Any]:
+        cluster = self.spec.cluster
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "name": self.spec.name,
+            "spec": self.spec.to_dict(),
+            "facts": dict(self.facts),
+            "software": software_versions(Path.cwd()),
+            "hardware": {
+                "device": "gpu" if cluster.gpus_per_worker else cpu_name(),
+                "count": cluster.workers,
+                "nodes": len(self.session.nodes),
+            },
+        }
+
+    def _tables(self, event: Event) -> None:
+        if event["event"] == "trial_ended":
+            write_results(read_events(self.run_dir.events), self.run_dir.uri)
+

@@ -1,0 +1,176 @@
+"""From a loaded spec to a sweep that may start: the task looked at, everything impossible refused, nothing started."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cluster.capacity import Node, count_gangs
+from orchestrator.cluster.memory import check_memory
+from orchestrator.cluster.session import connect, is_local, local_node
+from orchestrator.config.check import Facts, check_spec
+from orchestrator.config.load import Loaded, spec_from_dict
+from orchestrator.config.reach import Reach
+from orchestrator.config.resolve import resolve_trial
+from orchestrator.config.spec import SweepSpec
+from orchestrator.config.trial import TrialSpec
+from orchestrator.report.objective import Objective as Shown
+from orchestrator.report.plan import Candidates, Plan, PlannedBatch
+from orchestrator.search.objective import Objective
+from orchestrator.theory.schedules import evaluation_points
+from orchestrator.tracking.uri import check_uri, mask
+from orchestrator.training.optimizer import check_optimizer
+from orchestrator.training.preflight import TaskFacts, check_task
+from orchestrator.training.registry import load_task, module_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A sweep that nothing known forbids. `baseline` is the spec's own trial, without the space."""
+
+    spec: SweepSpec
+    file: str
+    facts: TaskFacts
+    objective: Objective
+    baseline: TrialSpec
+    tracking_uri: str
+    warnings: tuple[str, ...]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Modules that workers must be able to import."""
+        return (module_of(self.spec.task.name),)
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest global batch that the space can suggest."""
+        return int(Reach(self.spec).largest("batch.global"))
+
+    def resolve(self, params: Mapping[str, Any], seed: int | None = None) -> TrialSpec:
+        """The trial that a suggestion means."""
+        return resolve_trial(self.spec, params, seed=seed, metric_modes=self.facts.metric_modes)
+
+    def event_facts(self) -> dict[str, Any]:
+        """What ``sweep_started`` tells of the task."""
+        return dataclasses.asdict(self.facts)
+
+    def plan(self, out: str) -> Plan:
+        """What a dry run shows."""
+        cluster, search, spec = self.spec.cluster, self.spec.search, self.spec
+        nodes = _nodes()
+        gangs = _gangs(spec, nodes, self.file)
+        need = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+        repeats = f"; the best {search.repeat_top} under {search.seeds} seeds" if search.seeds > 1 else ""
+        return Plan(
+            name=spec.name,
+            task=spec.task.name,
+            objective=Shown.make(spec.to_dict()["objective"], self.facts.metric_modes).describe(),
+            search=f"{search.sampler}, early stopping {search.early_stopping}{repeats}",
+            candidates=tuple(Candidates(key=key, text=str(p.to_form()), count=p.size) for key, p in spec.space.items()),
+            batches=tuple(self._planned(batch) for batch in sorted(set(Reach(spec).values("batch.global")))),
+            budget_samples=spec.budget.samples,
+            eval_every_samples=spec.budget.eval_every_samples,
+            trials=search.trials,
+            trials_at_once=gangs,
+            gangs=gangs,
+            workers_per_gang=cluster.workers,
+            needed={name: value * cluster.workers * gangs for name, value in need.items() if value},
+            available={name: math.fsum(node.resources.get(name, 0.0) for node in nodes) for name in need},
+            output=out,
+            tracking_uri=mask(self.tracking_uri),
+            warnings=self.warnings,
+        )
+
+    def _planned(self, global_batch: int) -> PlannedBatch:
+        trial = self.resolve({"batch.global": global_batch})
+        points = evaluation_points(global_batch, trial.budget_samples, trial.eval_every_samples)
+        return PlannedBatch(plan=trial.plan, updates=trial.updates, evaluations=len(points))
+
+
+def prepare(loaded: Loaded, *, file: str) -> Prepared:
+    """Look at the task and refuse whatever is known to be impossible.
+
+    Raises:
+        RefusedError: names what, why and the remedy; nothing has been started.
+    """
+    spec = _with_absolute_paths(loaded.spec, file)
+    task = load_task(spec.task.name, spec.task.options)
+    facts = check_task(task)
+    checked = Facts(
+        train_samples=facts.train_samples,
+        val_samples=facts.val_samples,
+        metric_modes=facts.metric_modes,
+        task_options=tuple(type(task).Config.model_fields),
+        validate_task=type(task).Config.model_validate,
+        validate_optimizer=check_optimizer,
+    )
+    warnings = check_spec(spec, checked, file=file)
+    metric = spec.objective.metric
+    baseline = resolve_trial(spec, _first_values(spec), metric_modes=facts.metric_modes)
+    objective = Objective(
+        kind=spec.objective.kind,
+        metric=metric,
+        mode=facts.metric_modes[metric.removeprefix("val/")],
+        target=baseline.target,
+    )
+    tracking_uri = check_uri(spec.tracking.uri, Path.cwd())
+    if is_local():
+        node = local_node()
+        gangs = _gangs(spec, [node], file)
+        workers = gangs * spec.cluster.workers
+        check_memory(facts.parameter_bytes, spec.optimizer.name, node, workers=workers, task=spec.task.name, file=file)
+    return Prepared(
+        spec=spec,
+        file=file,
+        facts=facts,
+        objective=objective,
+        baseline=baseline,
+        tracking_uri=tracking_uri,
+        warnings=(*loaded.warnings, *warnings),
+    )
+
+
+def _first_values(spec: SweepSpec) -> dict[str, Any]:
+    """One suggestion of the space: what stands in the spec may be infeasible where the space replaces it."""
+    reach = Reach(spec)
+    return {key: reach.ends(key)[0] for key in spec.space}
+
+
+def _with_absolute_paths(spec: SweepSpec, file: str) -> SweepSpec:
+    """Task options that are paths, made absolute here: trials run in other folders."""
+    options = getattr(load_task_class(spec.task.name), "path_options", ())
+    raw = spec.to_dict()
+    for name in options:
+        if isinstance(raw["task"].get(name), str):
+            raw["task"][name] = _absolute(raw["task"][name])
+        key = f"task.{name}"
+        if isinstance(raw["space"].get(key), list):
+            raw["space"][key] = [_absolute(value) for value in raw["space"][key]]
+    return spec_from_dict(raw, file=file)
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def _nodes() -> list[Node]:
+    if is_local():
+        return [local_node()]
+    with connect() as session:
+        return list(session.nodes)
+
+
+def _gangs(spec: SweepSpec, nodes: list[Node], file: str) -> int:
+    cluster = spec.cluster
+    return count_gangs(
+        nodes,
+        workers=cluster.workers,
+        per_worker={"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker},
+        asked=None if cluster.gangs == "auto" else cluster.gangs,
+        trials=spec.search.trials,
+        file=file,
+    )

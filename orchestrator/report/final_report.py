@@ -1,0 +1,112 @@
+"""The last words of a sweep, and the plan of a dry run, written to a rich console."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console as RichConsole
+from rich.markup import escape
+from rich.table import Table
+
+from orchestrator.report import formats, tables
+from orchestrator.report.plan import Plan
+
+_OTHER_COUNTS = ("stopped", "failed", "diverged", "unfinished", "reused")
+
+
+def write(out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
+    """The tables, the best setting, what to do next, and as the last line `run_dir`."""
+    values = " and ".join(summary["objective"]["values"])
+    out.print()
+    title = f"By global batch (split: micro x accumulation x world), best {values}"
+    _write_table(out, title, tables.batch_table(summary))
+    if summary["rules"]:
+        title = "LR rules with one base LR for all batches, against an LR tuned at each"
+        _write_table(out, title, tables.rules_table(summary["rules"]))
+    if summary["repeats"]:
+        _write_table(out, "Settings repeated under other seeds", tables.repeats_table(summary["repeats"]))
+    out.print(f"[bold]Trials:[/bold] {_counts(summary['counts'])}")
+    _write_best(out, summary)
+    _write_list(out, "Warnings", summary["warnings"])
+    _write_list(out, "Next", summary["next"])
+    # Written past rich's wrapping, so that scripts can take the last line as the path.
+    out.file.write(f"{run_dir}\n")
+    out.file.flush()
+
+
+def write_plan(out: RichConsole, plan: Plan) -> None:
+    """The whole plan; says at the end that nothing was started."""
+    out.print(f"[bold]{escape(plan.name)}[/bold]: task {escape(plan.task)}, {escape(plan.objective)}\n")
+    _write_table(out, "Searched", tables.candidates_table(plan))
+    combinations = plan.combinations
+    size = "a continuous space" if combinations is None else f"{combinations:,} combinations"
+    out.print(f"{plan.trials} trials out of {size}; {escape(plan.search)}")
+    _write_table(out, "Batches", tables.planned_batches_table(plan))
+    out.print(
+        f"A trial sees {plan.budget_samples:,} samples and is evaluated every {plan.eval_every_samples:,}. "
+        f"{plan.trials_at_once} at once, on {plan.gangs} gangs of {plan.workers_per_gang} workers."
+    )
+    for name, amount in plan.needed.items():
+        out.print(f"{name}: {amount:g} needed, {plan.available.get(name, 0):g} available")
+    _write_list(out, "Warnings", plan.warnings)
+    out.print(f"tracking: {escape(plan.tracking_uri)}", soft_wrap=True)
+    out.print(f"output:   {escape(plan.output)}", soft_wrap=True)
+    out.print("Dry run: nothing was started.")
+
+
+def _write_table(out: RichConsole, title: str, table: Table) -> None:
+    out.print(f"[bold]{escape(title)}[/bold]")
+    out.print(table)
+    out.print()
+
+
+def _write_best(out: RichConsole, summary: Mapping[str, Any]) -> None:
+    best = summary["best"]
+    if best is None:
+        out.print("[bold]Best:[/bold] none, for no trial finished with a value")
+        return
+    values = ", ".join(
+        f"{name} {formats.number(value)}"
+        for name, value in zip(summary["objective"]["values"], _as_list(best["value"]), strict=True)
+    )
+    out.print(f"[bold]Best:[/bold] {best['trial']}, {escape(values)}")
+    plan, lr = best["spec"]["plan"], best["spec"]["lr"]
+    _write_indented(
+        out,
+        f"global batch {plan['global_batch']} = micro {plan['micro_batch']} x accumulation {plan['accumulation']} x "
+        f"world size {plan['world_size']}; peak LR {formats.lr(lr['peak'])} ({lr['rule']} from "
+        f"{formats.lr(lr['base'])} at batch {lr['reference_batch']}); warmup {lr['warmup_samples']:,} samples",
+    )
+    settings = " ".join(f"{key}={_plain(value)}" for key, value in best["params"].items())
+    if settings:
+        _write_indented(out, settings)
+
+
+def _write_list(out: RichConsole, title: str, sentences: Any) -> None:
+    if sentences:
+        out.print(f"[bold]{title}:[/bold]")
+    for sentence in sentences:
+        _write_indented(out, sentence, bullet="- ")
+
+
+def _write_indented(out: RichConsole, text: str, *, bullet: str = "") -> None:
+    """`text` wrapped to the console and indented; rich's own padding would fill each line with blanks."""
+    indent = "  " + " " * len(bullet)
+    wrapped = textwrap.fill(text, out.width, initial_indent=f"  {bullet}", subsequent_indent=indent)
+    out.print(escape(wrapped), soft_wrap=True)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    at_target = f" ({counts['target_reached']} at the target)" if counts["target_reached"] else ""
+    others = [f"{number} {name}" for name, number in counts.items() if number and name in _OTHER_COUNTS]
+    return ", ".join([f"{counts['completed']} completed{at_target}", *others])
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,233 @@
+"""Our `Searcher`: Ray Tune asks, a persistent Optuna study answers, and every trial is told exactly once.
+
+The study is the truth. A finished trial is COMPLETE with its value, one stopped early (or short of its target) PRUNED
+with its last value, a failed or diverged one FAIL; none stays RUNNING.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from ray.tune.search import Searcher
+
+from orchestrator.config.space import Parameter
+from orchestrator.config.trial import TrialSpec
+from orchestrator.search.objective import Objective
+from orchestrator.search.samplers import cells, make_sampler
+from orchestrator.search.space import decode, to_distribution
+
+_RESAMPLE = 50
+
+
+def open_study(path: Path, name: str, objective: Objective) -> optuna.Study:
+    """The persistent study in the journal file at `path`: optuna-dashboard reads it, also while the sweep runs."""
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    return optuna.create_study(
+        storage=storage, study_name=name, directions=list(objective.directions), load_if_exists=True
+    )
+
+
+@dataclass
+class Suggestion:
+    """One training run to make: what was suggested, and the run that this means."""
+
+    trial: str
+    number: int
+    params: dict[str, Any]
+    spec: TrialSpec
+    phase: str = "search"
+    repeat_of: str | None = None
+    asked: optuna.trial.Trial | None = None
+    twins: list[optuna.trial.Trial] = field(default_factory=list)
+
+
+class StudySearcher(Searcher):  # type: ignore[misc]
+    """Suggests the search's trials, then those that repeat the best settings under other seeds.
+
+    Suggestions that mean the same run (equal `TrialSpec.key`) are never paid twice: the later one takes the result of
+    the earlier one, and another is asked for.
+
+    Args:
+        study: the persistent study.
+        space: what to search.
+        resolve: from decoded parameters to the run they mean.
+        objective: directions, and the metric told as intermediate value.
+        sampler: the sampler's name; seed and startup_trials belong to it.
+        trials: different runs to pay for.
+        at_once: runs under way at most.
+        repeats: asked once, when the search is over: the runs that repeat its best settings.
+        on_reuse: told of each suggestion that takes another run's result.
+    """
+
+    def __init__(
+        self,
+        *,
+        study: optuna.Study,
+        space: Mapping[str, Parameter],
+        resolve: Callable[[Mapping[str, Any]], TrialSpec],
+        objective: Objective,
+        sampler: str,
+        seed: int,
+        startup_trials: int,
+        trials: int,
+        at_once: int,
+        repeats: Callable[[], list[Suggestion]] = list,
+        on_reuse: Callable[[dict[str, Any]], None] = lambda event: None,
+    ) -> None:
+        super().__init__()
+        self.study, self.space, self.resolve, self.objective = study, dict(space), resolve, objective
+        self.sampler, self.seed, self.startup_trials = sampler, seed, startup_trials
+        self.trials, self.at_once = trials, at_once
+        self.repeats, self.on_reuse = repeats, on_reuse
+        self.distributions = {key: to_distribution(parameter) for key, parameter in self.space.items()}
+        self.by_key: dict[str, Suggestion] = {}
+        self.running: dict[str, Suggestion] = {}
+        self.finished: list[tuple[Suggestion, dict[str, Any]]] = []
+        self._queue: collections.deque[Suggestion] | None = None
+        self._exhausted = False
+
+    @property
+    def paid(self) -> int:
+        """Different runs suggested so far by the search."""
+        return len(self.by_key)
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Tune's question: a config, None for "not now", or FINISHED."""
+        if len(self.running) >= self.at_once:
+            return None
+        suggestion = self._next()
+        if isinstance(suggestion, Suggestion):
+            self.running[trial_id] = suggestion
+            return {
+                "trial": suggestion.trial,
+                "spec": suggestion.spec.to_dict(),
+                "info": {
+                    "number": suggestion.number,
+                    "key": suggestion.spec.key,
+                    "params": suggestion.params,
+                    "phase": suggestion.phase,
+                    "repeat_of": suggestion.repeat_of,
+                },
+            }
+        return suggestion
+
+    def _next(self) -> Suggestion | str | None:
+        if self._queue is None:
+            if self.paid < self.trials and not self._exhausted:
+                suggestion = self._ask()
+                if suggestion is not None:
+                    return suggestion
+                self._exhausted = True
+            if self.running:
+                return None
+            self._queue = collections.deque(self.repeats())
+        return self._queue.popleft() if self._queue else Searcher.FINISHED
+
+    def _ask(self) -> Suggestion | None:
+        """The next suggestion that means a new run, or None if asking on brings nothing new."""
+        for _ in range(_RESAMPLE):
+            number = len(self.study.get_trials(deepcopy=False))
+            asked = self._ask_optuna(number)
+            if asked is None:
+                return None
+            params = decode(self.space, asked.params)
+            spec = self.resolve(params)
+            asked.set_user_attr("params", params)
+            asked.set_user_attr("key", spec.key)
+            twin = self.by_key.get(spec.key)
+            if twin is None:
+                suggestion = Suggestion(f"t{asked.number:04d}", asked.number, params, spec, asked=asked)
+                self.by_key[spec.key] = suggestion
+                return suggestion
+            self._reuse(twin, asked, params)
+        return None
+
+    def _ask_optuna(self, number: int) -> optuna.trial.Trial | None:
+        if self.sampler == "grid" and number >= (cells(self.space) or math.inf):
+            return None
+        self.study.sampler = make_sampler(
+            self.sampler, seed=self.seed, number=number, startup_trials=self.startup_trials, space=self.space
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return self.study.ask(self.distributions)
+
+    def _reuse(self, twin: Suggestion, asked: optuna.trial.Trial, params: dict[str, Any]) -> None:
+        asked.set_user_attr("reused_from", twin.trial)
+        done = next((result for suggestion, result in self.finished if suggestion is twin), None)
+        if done is None:
+            twin.twins.append(asked)
+        else:
+            self._tell(asked, done)
+        self.on_reuse(
+            {
+                "trial": f"t{asked.number:04d}",
+                "number": asked.number,
+                "params": params,
+                "of": twin.trial,
+                "value": done and done.get("value"),
+            }
+        )
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Tune's last word on a trial; `result` is the last thing that `LeasedTrial.step` returned."""
+        suggestion = self.running.pop(trial_id, None)
+        if suggestion is None:
+            return
+        ended = _ended(result, error)
+        self.finished.append((suggestion, ended))
+        if suggestion.asked is not None:
+            for asked in (suggestion.asked, *suggestion.twins):
+                self._tell(asked, ended)
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Intermediate values are told at the end, with the state."""
+
+    def _tell(self, asked: optuna.trial.Trial, ended: dict[str, Any]) -> None:
+        """Tell the study how a trial ended; see the module's docstring."""
+        state, value = TrialState.PRUNED, ended.get("value")
+        if ended["status"] in ("failed", "diverged"):
+            state = TrialState.FAIL
+        elif ended["status"] != "stopped" and value is not None:
+            state = TrialState.COMPLETE
+        last = ended.get("last")
+        if state is TrialState.PRUNED and last is not None and len(self.objective.directions) == 1:
+            # Optuna ranks pruned trials by their last intermediate value in the study's own direction.
+            flip = self.objective.directions[0] != ("minimize" if self.objective.mode == "min" else "maximize")
+            asked.report(-last[1] if flip else last[1], step=int(last[0]))
+        asked.set_user_attr("status", ended["status"])
+        self.study.tell(asked, value if state is TrialState.COMPLETE else None, state=state)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the study is the state, and it is on disk."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: a fresh Tuner runs the remainder."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Nothing for Tune's snapshot."""
+        return {}
+
+    def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
+        """Nothing for Tune's snapshot."""
+
+
+def _ended(result: dict[str, Any] | None, error: bool) -> dict[str, Any]:
+    """How a trial ended, from Tune's flattened last result."""
+    result = result or {}
+    last = (result["samples_seen"], result["metric"]) if result.get("metric") is not None else None
+    if error:
+        return {"status": "failed", "value": None, "last": last}
+    if "status" not in result:  # stopped by the scheduler: the last result is an evaluation
+        return {"status": "stopped", "value": None, "last": last}
+    return {"status": result["status"], "value": result.get("value"), "last": last}

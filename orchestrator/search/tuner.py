@@ -1,0 +1,90 @@
+"""One search with Ray Tune: light trials over a pool of gangs, our searcher, our early stopping."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from orchestrator.search.scheduler import EarlyStopping
+from orchestrator.search.searcher import StudySearcher
+from orchestrator.search.trainable import LeasedTrial
+
+# Our own events are the record: nobody would read Tune's files for each trial (CSV, JSON, TensorBoard).
+os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+# Ctrl-C is the driver's to handle; Tune would finish its experiment as if it were done.
+os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
+
+_NOISY = ("ray", "optuna", "orchestrator", "mlflow", "alembic", "py.warnings")
+_SLIVER = 0.001  # Tune refuses an empty bundle; this much of the driver's own node costs no CPU and keeps trials there
+
+
+def run_search(
+    *,
+    mailbox: Any,
+    searcher: StudySearcher,
+    scheduler: EarlyStopping,
+    metric: str,
+    driver_ip: str,
+    storage: Path,
+) -> None:
+    """Run Tune until the searcher has nothing more to suggest.
+
+    Args:
+        mailbox: handle of the `Mailbox` actor.
+        searcher: what to try.
+        scheduler: what to stop.
+        metric: the metric that results carry as ``metric``, such as ``val/loss``.
+        driver_ip: the address of the driver's node, where the light trials live.
+        storage: a folder for Tune's own records; nothing reads them again.
+    """
+    trainable = tune.with_parameters(LeasedTrial, mailbox=mailbox, metric=metric)
+    trainable = tune.with_resources(trainable, tune.PlacementGroupFactory([{f"node:{driver_ip}": _SLIVER}]))
+    tuner = tune.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(
+            search_alg=searcher, scheduler=scheduler, num_samples=-1, reuse_actors=True, trial_dirname_creator=_name
+        ),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=str(storage),
+            verbose=0,
+            callbacks=[],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+        ),
+    )
+    tuner.fit()
+
+
+def _name(trial: Any) -> str:
+    return str(trial.config.get("trial", trial.trial_id))
+
+
+@contextlib.contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """Send what Ray, Tune, Optuna and our own modules log or print to a file.
+
+    Who wants the terminal meanwhile keeps its own handle of it.
+    """
+    handler = logging.FileHandler(log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    before = [(logger, list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
+    logging.captureWarnings(True)
+    for logger in loggers:
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
+    try:
+        with contextlib.redirect_stdout(handler.stream), contextlib.redirect_stderr(handler.stream):
+            yield
+    finally:
+        logging.captureWarnings(False)
+        for logger, handlers, propagate, level in before:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+        handler.close()

@@ -1,0 +1,124 @@
+"""Sweep batch size, LR rule and warmup: ``python -m orchestrator.sweep [SPACE.yaml]``.
+
+Exit codes: 0 done, 1 failed while running, 2 refused before anything was started, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from orchestrator.config.load import load_spec
+from orchestrator.errors import GangError, OrchestratorError
+
+if TYPE_CHECKING:
+    from orchestrator.preparation import Prepared
+
+DEFAULT_SPACE = "search_spaces/digits.yaml"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a sweep from the command line; returns the exit code."""
+    args = _parse(argv)
+    try:
+        return _run(args)
+    except OrchestratorError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.sweep", description=__doc__)
+    parser.add_argument("space", nargs="?", default=DEFAULT_SPACE, metavar="SPACE.yaml", help="what to search")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, such as search.trials=8"
+    )
+    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/<name>-<utc time>)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="repeat the best settings under N seeds")
+    parser.add_argument("--dry-run", action="store_true", help="print the whole plan and start nothing")
+    return parser.parse_args(argv)
+
+
+def _run(args: argparse.Namespace) -> int:
+    overrides = [*args.set, *([f"search.seeds={args.seeds}"] if args.seeds is not None else [])]
+    loaded = load_spec(args.space, overrides)
+    # Torch, Ray and Optuna take seconds to import; a misspelt key is refused before that.
+    from orchestrator.preparation import prepare
+
+    prepared = prepare(loaded, file=args.space)
+    out = args.out or f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if args.dry_run:
+        from orchestrator.report.console import print_plan
+
+        print_plan(prepared.plan(out))
+        return 0
+    sweep(prepared, out)
+    return 0
+
+
+def sweep(prepared: Prepared, out: str) -> None:
+    """Run a prepared sweep into the run directory `out`.
+
+    Raises:
+        GangError: no gang could be started or kept.
+    """
+    from orchestrator.experiment import Experiment
+    from orchestrator.search.repeats import plan_repeats
+    from orchestrator.search.scheduler import early_stopping
+    from orchestrator.search.searcher import StudySearcher, open_study
+    from orchestrator.search.tuner import run_search
+    from orchestrator.tracking.run_dir import RunDir
+
+    spec, objective = prepared.spec, prepared.objective
+    with Experiment(
+        spec=spec,
+        facts=prepared.event_facts(),
+        objective=objective,
+        warm_up=prepared.baseline,
+        run_dir=RunDir(out),
+        tracking_uri=prepared.tracking_uri,
+        warnings=prepared.warnings,
+        file=prepared.file,
+        modules=prepared.modules,
+    ) as experiment:
+        pool = experiment.pool
+        searcher = StudySearcher(
+            study=open_study(experiment.run_dir.local / "study.journal", spec.name, objective),
+            space=spec.space,
+            resolve=prepared.resolve,
+            objective=objective,
+            sampler=spec.search.sampler,
+            seed=spec.seed,
+            startup_trials=spec.search.startup_trials,
+            trials=spec.search.trials,
+            at_once=pool.size,
+            repeats=lambda: plan_repeats(
+                searcher.finished,
+                objective=objective,
+                top=spec.search.repeat_top,
+                seeds=spec.search.seeds,
+                resolve=prepared.resolve,
+            ),
+            on_reuse=lambda event: pool.append("trial_reused", **event),
+        )
+        run_search(
+            mailbox=pool.mailbox,
+            searcher=searcher,
+            scheduler=early_stopping(spec, objective, largest_batch=prepared.largest_batch, cancel=pool.cancel),
+            metric=objective.metric,
+            driver_ip=experiment.session.driver_ip,
+            storage=experiment.scratch,
+        )
+        experiment.finish()
+        if reason := pool.broken():
+            raise GangError(f"no worker group could be kept ({reason}); what is done is in {experiment.run_dir.uri}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

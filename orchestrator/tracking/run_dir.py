@@ -1,0 +1,61 @@
+"""A run directory: a folder that is written live if it is local, and a local copy that is published if it is not."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from orchestrator.errors import StorageError
+from orchestrator.tracking.storage import check_writable, join, open_output, write_atomically
+
+EVENTS = "events.jsonl"
+
+
+class RunDir:
+    """The folder of one run.
+
+    Args:
+        uri: a local path, or any path that pyarrow's filesystems reach (``s3://bucket/folder``).
+
+    Raises:
+        StorageError: it cannot be written, or holds another run.
+    """
+
+    def __init__(self, uri: str) -> None:
+        check_writable(uri)
+        filesystem, path = open_output(uri)
+        self.is_local = isinstance(filesystem, fs.LocalFileSystem)
+        self.uri = path if self.is_local else uri
+        self.local = Path(path) if self.is_local else Path(tempfile.mkdtemp(prefix="orchestrator-run-"))
+        if filesystem.get_file_info(f"{path}/{EVENTS}").type != fs.FileType.NotFound:
+            raise StorageError(
+                "the run directory must be new, this one holds a run",
+                key="--out",
+                value=uri,
+                remedy="choose another folder",
+            )
+
+    @property
+    def events(self) -> Path:
+        """The live event log."""
+        return self.local / EVENTS
+
+    def write(self, name: str, data: bytes | str) -> None:
+        """Write a whole file, atomically."""
+        write_atomically(join(self.uri, name), data.encode() if isinstance(data, str) else data)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write strict JSON, atomically."""
+        self.write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+    def publish(self) -> None:
+        """Bring files that were written locally to where they belong; nothing to do for a local folder."""
+        if self.is_local:
+            return
+        for path in sorted(self.local.rglob("*")):
+            if path.is_file() and "ray" not in path.relative_to(self.local).parts[:-1]:
+                self.write(str(path.relative_to(self.local)), path.read_bytes())

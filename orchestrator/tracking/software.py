@@ -1,0 +1,72 @@
+"""What a run was made with: package versions, git commit, hardware. Nothing heavy is imported to find out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "ray", "optuna", "mlflow")
+
+
+def software_versions(cwd: str | Path | None = None) -> dict[str, str | None]:
+    """Versions by the name of ``software/*`` keys; None where there is none. `cwd` is where the git commit is read."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return {**versions, "cuda": _cuda_version(), "git_commit": git_commit(cwd)}
+
+
+def git_commit(cwd: str | Path | None = None) -> str | None:
+    """The commit of the work tree at `cwd`, with ``+changes`` if tracked files differ from it; None outside of git."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *words], cwd=cwd, capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    changes = git("status", "--porcelain", "--untracked-files=no") if commit else None
+    return f"{commit}+changes" if commit and changes else commit
+
+
+def cpu_name() -> str:
+    """The processor's model name, or its architecture where the system does not tell."""
+    try:
+        models = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        models = []
+    return models[0].strip() if models else platform.machine()
+
+
+def hardware_of(workers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """``hardware/*`` of a gang, from the `workers` of its ``gang_started`` event (rank, pid, node, device)."""
+    listed = list(workers)
+    devices = sorted({str(worker["device"]) for worker in listed})
+    return {
+        "device": ", ".join(devices),
+        "count": len(listed),
+        "nodes": len({worker["node"] for worker in listed}),
+    }
+
+
+def _cuda_version() -> str | None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    try:
+        text = (Path(spec.submodule_search_locations[0]) / "version.py").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^cuda\b[^=]*=\s*'([^']+)'", text, re.MULTILINE)
+    return found.group(1) if found else None

@@ -1,0 +1,61 @@
+"""The noise probe: which pair of gradient norms each update gives, and what is told of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.theory.batch_plan import BatchPlan
+from orchestrator.theory.noise_scale import NoiseMeter, estimate
+from orchestrator.training.reducer import Share, Totals
+
+# An evaluation tells the noise scale of the recent past, since it grows along training.
+RECENT_UPDATES = 500
+
+
+class NoiseProbe:
+    """Pairs a small batch's squared gradient norm with the global batch's, once an update, before clipping.
+
+    With several workers the small batches are the workers' shares; with one worker they are its micro batches. Weights
+    may differ: a share of weight w_r out of W counts as b_r = B w_r / W samples, and as
+    E|g_r|^2 = |G|^2 + tr(Sigma) / b_r, the mean square over r belongs to a batch of 1 / mean(1 / b_r) samples.
+    """
+
+    def __init__(self, plan: BatchPlan, *, enabled: bool) -> None:
+        self._plan = plan
+        self.enabled = enabled and plan.world_size * plan.accumulation > 1
+        self.micro_norms = self.enabled and plan.world_size == 1
+        self._asked = enabled
+        self._meter = NoiseMeter()
+
+    def add(self, totals: Totals, share: Share, grad_norm: float) -> None:
+        """Take one update's norms; `grad_norm` is that of its mean gradient. An update with one share tells nothing."""
+        if not self.enabled:
+            return
+        if self.micro_norms:
+            count = len(share.micro_norms)
+            square = sum(square for square, _ in share.micro_norms)
+            inverse = sum(1.0 / weight for _, weight in share.micro_norms)
+        else:
+            count, square, inverse = round(totals.counted), totals.square_sum, totals.inverse_sum
+        if count < 2:
+            return
+        big = self._plan.global_batch
+        small = big * count / (totals.weight * inverse)
+        self._meter.append(square / count, grad_norm * grad_norm, small, big)
+
+    def metrics(self) -> dict[str, float]:
+        """``noise_scale`` over the last `RECENT_UPDATES` updates, if it is determined."""
+        value = self._meter.estimate(RECENT_UPDATES).value if len(self._meter) else None
+        return {} if value is None else {"noise_scale": value}
+
+    def outcome(self) -> dict[str, Any] | None:
+        """The estimate over the whole run, or why there is none; None if the probe was not asked for."""
+        if not self._asked:
+            return None
+        found = self._meter.estimate().to_dict() if self.enabled else estimate([], []).to_dict()
+        if not self.enabled:
+            found["reason"] = (
+                "not determined: one worker without accumulation has one batch size only; "
+                "use 2 workers or an accumulation of 2"
+            )
+        return found

@@ -1,0 +1,169 @@
+"""Everything a trial needs before its first update, built on every rank and agreed between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from orchestrator.config.trial import TrialSpec, canonical_hash
+from orchestrator.training.batches import mover
+from orchestrator.training.ddp import DdpReducer
+from orchestrator.training.evaluate import Evaluator
+from orchestrator.training.failures import Guard, first_failure
+from orchestrator.training.flat import FlatReducer
+from orchestrator.training.group import Group
+from orchestrator.training.loader import open_loader
+from orchestrator.training.notes import split_notes
+from orchestrator.training.optimizer import build_optimizer
+from orchestrator.training.precision import Scaler, autocast, set_dtype
+from orchestrator.training.probe import NoiseProbe
+from orchestrator.training.records import Failure
+from orchestrator.training.reducer import Reducer
+from orchestrator.training.requests import evaluation_requests, training_requests
+from orchestrator.training.seeding import seed_everything
+from orchestrator.training.stream import Stream, windows
+from orchestrator.training.task import Task
+
+
+@dataclass(kw_only=True)
+class Parts:
+    """One trial's parts on one rank. `batches` yields this rank's micro batches in order, on the device."""
+
+    model: nn.Module
+    parameters: list[nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    reducer: Reducer = field(init=False)
+    batches: Iterator[Any]
+    evaluator: Evaluator
+    scaler: Scaler
+    probe: NoiseProbe
+    context: AbstractContextManager[Any]
+    notes: tuple[str, ...]
+
+
+def prepare(spec: TrialSpec, task: Task, group: Group) -> Parts | Failure:
+    """Build the parts on every rank together.
+
+    Returns:
+        The parts, or on all ranks the same failure if building went wrong on any.
+    """
+    parts, facts, guard = None, None, Guard(group.rank, "setup")
+    with guard:
+        parts = _local_parts(spec, task, group)
+        facts = _facts(parts.model)
+    answers = group.gather_objects((guard.failure, facts))
+    found = first_failure(answer[0] for answer in answers) or _unlike([answer[1] for answer in answers])
+    if found or parts is None:
+        return found or _BROKEN
+    if any(answer[1] != answers[0][1] for answer in answers):
+        _copy_from_rank_0(parts.model, group)
+        parts.notes += ("the model's initial parameters differed between ranks: rank 0's were used",)
+
+    # Apart from the rest, because DDP's constructor is collective: a rank that failed must not leave others inside it.
+    with guard:
+        parts.reducer = _reducer(spec, task, parts, group)
+    found = first_failure(group.gather_objects(guard.failure))
+    if found:
+        return found
+    parts.reducer.settle()
+    return parts
+
+
+def _model(spec: TrialSpec, task: Task, group: Group) -> nn.Module:
+    if spec.plan.world_size != group.world_size:
+        raise ValueError(f"the plan wants {spec.plan.world_size} workers, and the gang has {group.world_size}")
+    seed_everything(spec.seed)
+    if group.device.type == "cuda":
+        torch.cuda.manual_seed(spec.seed)
+    model = set_dtype(task.model(), spec.precision).to(group.device)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError("the model has no parameter that requires a gradient")
+    if any(parameter.is_complex() for parameter in model.parameters()):
+        raise ValueError("complex parameters are not supported: hold real and imaginary parts in two real ones")
+    return model
+
+
+def _local_parts(spec: TrialSpec, task: Task, group: Group) -> Parts:
+    model = _model(spec, task, group)
+    train, val = task.train_data(), task.val_data()
+    if len(train) < 1 or len(val) < 1:
+        raise ValueError(f"{len(train)} training and {len(val)} validation samples: there must be at least one of each")
+    name = canonical_hash([type(task).__module__, type(task).__qualname__, spec.task.name, spec.task.options])
+    move = mover(group.device, double=spec.precision == "fp64")
+    stop = spec.updates * spec.plan.global_batch
+    requests = training_requests(Stream(spec.seed, len(train)), windows(spec.plan, group.rank, 0, stop))
+
+    def evaluation_batches() -> Iterator[Any]:
+        wanted = evaluation_requests(len(val), spec.eval_batch, group.rank, group.world_size)
+        return map(move, open_loader(val, wanted, spec.loader, key=f"{name} val"))
+
+    context = autocast(group.device, spec.precision)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return Parts(
+        model=model,
+        parameters=parameters,
+        optimizer=build_optimizer(spec.optimizer.name, spec.optimizer.options, parameters, lr=spec.lr.peak),
+        batches=map(move, open_loader(train, requests, spec.loader, key=f"{name} train")),
+        evaluator=Evaluator(
+            model,
+            task.evaluate,
+            group,
+            names=list(task.metric_modes),
+            size=len(val),
+            batch=spec.eval_batch,
+            load=evaluation_batches,
+            forward_context=context,
+        ),
+        scaler=Scaler(spec.precision, spec.loss_scale),
+        probe=NoiseProbe(spec.plan, enabled=spec.noise_probe),
+        context=context,
+        notes=split_notes(model),
+    )
+
+
+def _reducer(spec: TrialSpec, task: Task, parts: Parts, group: Group) -> Reducer:
+    model, probe = parts.model, parts.probe
+
+    def loss(batch: Any) -> tuple[Tensor, Any]:
+        return task.loss(model, batch)
+
+    if spec.reducer == "ddp" and group.world_size > 1:
+        return DdpReducer(loss, model, parts.parameters, group, probe=probe.enabled)
+    return FlatReducer(loss, parts.parameters, group, probe=probe.enabled, micro_norms=probe.micro_norms)
+
+
+def _facts(model: nn.Module) -> tuple[Any, ...]:
+    """Shapes, and sums that nearly any difference between two models' numbers changes."""
+    tensors = _tensors(model)
+    shapes = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+    sums = [tensor.sum(dtype=torch.float64).item() for tensor in tensors]
+    norms = [tensor.detach().norm(dtype=torch.float64).item() for tensor in tensors if tensor.is_floating_point()]
+    return shapes, sums, norms
+
+
+def _unlike(facts: list[Any]) -> Failure | None:
+    for rank, (shapes, *_) in enumerate(facts):
+        if shapes != facts[0][0]:
+            message = "the model's shapes differ from rank 0's: model() must not depend on the rank"
+            return Failure(rank=rank, phase="setup", kind="ValueError", message=message)
+    return None
+
+
+@torch.no_grad()
+def _copy_from_rank_0(model: nn.Module, group: Group) -> None:
+    for tensor in _tensors(model):
+        if group.rank != 0:
+            tensor.zero_()
+        group.all_reduce(tensor)
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+_BROKEN = Failure(rank=0, phase="setup", kind="AssertionError", message="no rank built the trial's parts")

@@ -1,0 +1,53 @@
+"""One Ray session and one MLflow database for the whole suite; folders of its own for every test."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """A local Ray that counts eight CPUs, so that gangs of four fit on two cores."""
+    import logging
+
+    import ray
+
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A fresh SQLite database; making its schema takes seconds, so the suite shares it."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+@pytest.fixture
+def run_sweep(
+    ray_session: None, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    """Run a sweep as its command line would, in this process and the suite's Ray; returns its summary."""
+    from orchestrator import sweep
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
+
+    def run(space: str | Path, *settings: str, out: str = "out", expect: int = 0) -> dict[str, Any]:
+        path = PROJECT / "search_spaces" / space if isinstance(space, str) else space
+        argv = [str(path), "--out", str(tmp_path / out)]
+        for setting in settings:
+            argv += ["--set", setting]
+        assert sweep.main(argv) == expect
+        summary: dict[str, Any] = json.loads((tmp_path / out / "summary.json").read_text())
+        return summary
+
+    return run
