@@ -189,4 +189,3 @@ class Experiment:
     def _tables(self, event: Event) -> None:
         if event["event"] == "trial_ended":
             write_results(read_events(self.run_dir.events), self.run_dir.uri)
-

@@ -25,7 +25,7 @@ from orchestrator.theory.schedules import evaluation_points
 from orchestrator.tracking.uri import check_uri, mask
 from orchestrator.training.optimizer import check_optimizer
 from orchestrator.training.preflight import TaskFacts, check_task
-from orchestrator.training.registry import load_task, module_of
+from orchestrator.training.registry import load_task, module_of, task_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ def prepare(loaded: Loaded, *, file: str) -> Prepared:
         metric_modes=facts.metric_modes,
         task_options=tuple(type(task).Config.model_fields),
         validate_task=type(task).Config.model_validate,
-        validate_optimizer=check_optimizer,
+        validate_optimizer=lambda name, options: check_optimizer(name, dict(options)),
     )
     warnings = check_spec(spec, checked, file=file)
     metric = spec.objective.metric
@@ -142,7 +142,7 @@ def _first_values(spec: SweepSpec) -> dict[str, Any]:
 
 def _with_absolute_paths(spec: SweepSpec, file: str) -> SweepSpec:
     """Task options that are paths, made absolute here: trials run in other folders."""
-    options = getattr(load_task_class(spec.task.name), "path_options", ())
+    options = getattr(task_class(spec.task.name), "path_options", ())
     raw = spec.to_dict()
     for name in options:
         if isinstance(raw["task"].get(name), str):

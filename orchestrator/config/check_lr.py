@@ -46,7 +46,7 @@ def _check_parameter(reach: Reach, rule: str) -> None:
                 noise_scale = reach.smallest("lr.noise_scale")
                 lr_rules.scale(rule, reference, batch, exponent=exponent, noise_scale=noise_scale)
             except ValueError as error:
-                raise Refusal(str(error), key=reach.where("lr.rule"), value=rule) from None
+                raise Refusal.from_error(error, key=reach.where("lr.rule"), value=rule) from None
 
 
 def _check_sde(reach: Reach) -> None:
@@ -58,7 +58,7 @@ def _check_sde(reach: Reach) -> None:
         try:
             lr_rules.scaled_optimizer_options("sde", options, kappa)
         except ValueError as error:
-            raise Refusal(str(error), key=reach.where("lr.rule"), value="sde") from None
+            raise Refusal.from_error(error, key=reach.where("lr.rule"), value="sde") from None
 
 
 def _stretch_warnings(reach: Reach, rule: str) -> list[str]:

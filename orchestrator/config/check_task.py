@@ -53,7 +53,7 @@ def _validate_task(facts: Facts, options: dict[str, Any], prefix: str) -> None:
     except ValidationError as error:
         raise refusals_of(error, BaseModel, options)[0].under(prefix) from None
     except ValueError as error:
-        raise Refusal(str(error), key=prefix, value=options) from None
+        raise Refusal.from_error(error, key=prefix, value=options) from None
 
 
 def _check_optimizer(reach: Reach, facts: Facts) -> None:
@@ -71,7 +71,7 @@ def _check_optimizer(reach: Reach, facts: Facts) -> None:
                 facts.validate_optimizer(name, options)
             except ValueError as error:
                 value = name if key == "optimizer.name" else options[key.removeprefix("optimizer.")]
-                raise Refusal(str(error), key=reach.where(key), value=value) from None
+                raise Refusal.from_error(error, key=reach.where(key), value=value) from None
 
 
 def _check_objective(reach: Reach, facts: Facts) -> None:

@@ -48,14 +48,15 @@ class Duration:
     def __post_init__(self) -> None:
         value = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise Refusal(f"must be {FORMS}", value=value)
+            raise Refusal("must be a finite number", value=value, remedy=f"write {FORMS}")
         if value < 0:
             raise Refusal("must not be negative", value=value, remedy=f"write {FORMS}")
         if self.unit == "share" and value > 1:
-            raise Refusal("a share of the budget is at most 100%", value=f"{_percent(value)}%")
+            raise Refusal("a share of the budget is at most 100%", value=f"{_percent(value)}%", remedy="write less")
         if self.unit != "share":
             if value != int(value):
-                raise Refusal(f"{self.unit} are whole numbers", value=f"{value} {self.unit}")
+                shown = f"{value} {self.unit}"
+                raise Refusal(f"{self.unit} are whole numbers", value=shown, remedy="write it without a fraction")
             object.__setattr__(self, "value", int(value))
         if value == 0:
             object.__setattr__(self, "value", 0)

@@ -51,13 +51,13 @@ def _auto_or_count(value: Any) -> int | Literal["auto"]:
     value = whole(value)
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST):
         return value  # type: ignore[no-any-return]
-    raise Refusal("must be auto or a whole number of at least 1", value=value)
+    raise Refusal("must be auto or a whole number of at least 1", value=value, remedy="write auto, or 1 or more")
 
 
 def _auto_or_flag(value: Any) -> bool | Literal["auto"]:
     if value == "auto" or isinstance(value, bool):
         return value  # type: ignore[no-any-return]
-    raise Refusal("must be auto, true or false", value=value)
+    raise Refusal("must be auto, true or false", value=value, remedy="write one of these without quotes")
 
 
 def _share(value: Any) -> Duration:
@@ -74,7 +74,7 @@ def _interval(value: Any) -> Duration:
     value = whole(value)
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
-            raise Refusal("must be at least 1 sample", value=value)
+            raise Refusal("must be at least 1 sample", value=value, remedy="write samples, such as 2000")
         return Duration(value=value, unit="samples")
     try:
         interval = Duration.parse(value)
@@ -86,7 +86,7 @@ def _interval(value: Any) -> Duration:
         rule = "evaluations come by samples, so that batch sizes compare"
         raise Refusal(rule, value=value, remedy='write samples (2000) or a share of the budget ("10%")')
     if interval.value == 0:
-        raise Refusal("must be at least 1 sample", value=value)
+        raise Refusal("must be at least 1 sample", value=value, remedy="write samples, such as 2000")
     return interval
 
 
@@ -99,7 +99,7 @@ def _plain_interval(interval: Duration) -> int | str:
     return int(interval.value) if interval.unit == "samples" else str(interval)
 
 
-_MOST = 10**15  # keeps every product of two counts exact where floats are involved
+_MOST = 10**15  # below 2**53, so that a count stays exact where it becomes a float
 
 Count = Annotated[int, BeforeValidator(whole), Field(ge=1, le=_MOST)]
 CountOrZero = Annotated[int, BeforeValidator(whole), Field(ge=0, le=_MOST)]

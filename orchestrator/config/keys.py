@@ -26,6 +26,7 @@ SEARCHABLE_SECTIONS: dict[str, type[BaseModel]] = {
     "task": TaskSection,
     "training": TrainingSection,
 }
+_FIXED_SECTIONS = ("name", "seed", "objective", "budget", "evaluation", "search", "cluster", "tracking")
 _FIXED = {"task.name": "one search is about one task"}
 
 
@@ -55,9 +56,11 @@ def check_searchable(key: str) -> None:
             return
         prefix = f"{section}."
         children = [name.removeprefix(prefix) for name in searchable_keys() if name.startswith(prefix)]
-        raise Refusal("names no key that can be searched", remedy=name_remedy(rest, children, prefix=prefix))
+        raise Refusal("unknown key", remedy=name_remedy(rest, children, prefix=prefix))
+    if section in _FIXED_SECTIONS:
+        raise Refusal("is the same for all trials of a search", remedy=f"set {key} outside the space")
     known = [*searchable_keys(), "task.<option>", "optimizer.<option>"]
-    raise Refusal("names no key that can be searched", remedy=name_remedy(key, known))
+    raise Refusal("unknown key", remedy=name_remedy(key, known))
 
 
 def field_value(key: str, value: Any) -> Any:

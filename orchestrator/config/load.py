@@ -75,8 +75,8 @@ def spec_from_dict(raw: Mapping[str, Any], *, file: str | None = None, set_keys:
 
 
 def source_of(key: str, *, file: str | None, set_keys: Iterable[str]) -> str | None:
-    """Where the dotted `key` got its value: ``--set`` if it was set there, else `file`."""
-    was_set = any(key == name or key.startswith(f"{name}.") for name in set_keys)
+    """Where the dotted `key` got its value: ``--set`` if it, a part of it or what holds it was set, else `file`."""
+    was_set = any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in set_keys)
     return OVERRIDE_SOURCE if was_set else file
 
 

@@ -39,7 +39,7 @@ def _walk(value: Any, path: tuple[str, ...], used_bytes: int) -> int:
         used_bytes += len(json.dumps(value))
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise Refusal("must be a finite number", key=key, value=value)
+            raise Refusal("must be a finite number", key=key, value=value, remedy="write a plain number")
         used_bytes += len(json.dumps(value))
     else:
         rule = (

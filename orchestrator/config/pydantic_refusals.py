@@ -19,7 +19,11 @@ _TYPES = {
     "float_type": ("must be a number", "write a plain number, without quotes"),
     "bool_type": ("must be true or false", "write true or false without quotes"),
     "string_type": ("must be text", "put it in quotes"),
-    "finite_number": ("must be a finite number", None),
+    "finite_number": ("must be a finite number", "write a plain number"),
+    "string_pattern_mismatch": (
+        "has characters that are not allowed here",
+        "start with a letter, go on with letters, digits and underscores",
+    ),
     "model_type": ("must be a mapping of keys to values", "indent its keys below it"),
     "missing": ("is required", "add it"),
 }
@@ -77,8 +81,8 @@ def _refusal(error: ErrorDetails, model: type[BaseModel]) -> Refusal:
         limit, rule, remedy = _BOUNDS[kind]
         bound = f"{context[limit]:g}"
         return Refusal(rule.format(bound), key=key, value=value, remedy=remedy.format(bound))
-    rule, remedy = _TYPES.get(kind, (error["msg"][0].lower() + error["msg"][1:], None))
-    return Refusal(rule, key=key, value=value, remedy=remedy)
+    rule, hint = _TYPES.get(kind, (error["msg"][0].lower() + error["msg"][1:], None))
+    return Refusal(rule, key=key, value=value, remedy=hint)
 
 
 def _names_at(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:

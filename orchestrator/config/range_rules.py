@@ -31,7 +31,7 @@ def check_ends(low: Any, high: Any) -> None:
     """Refuse ends that are no numbers, inverted or equal."""
     for end in (low, high):
         if not is_number(end):
-            raise Refusal("the ends of a range must be finite numbers", value=end)
+            raise Refusal("the ends of a range must be finite numbers", value=end, remedy="write plain numbers")
     if low > high:
         raise Refusal("the range is inverted", value=_pair(low, high), remedy=f"write low: {high} and high: {low}")
     if low == high:
@@ -55,7 +55,7 @@ def check_log(low: float, log: bool, step: float | None) -> None:
 def check_step(low: float, high: float, step: float) -> None:
     """Refuse a step that is not positive or does not land on `high`."""
     if not is_number(step) or step <= 0:
-        raise Refusal("must be a number above 0", key="step", value=step)
+        raise Refusal("must be a number above 0", key="step", value=step, remedy="leave it out for no step")
     if (exact(high) - exact(low)) % exact(step) == 0:
         return
     whole_steps = steps(low, high, step)

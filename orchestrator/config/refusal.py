@@ -24,6 +24,12 @@ class Refusal(ValueError):
         self.rule, self.key, self.value, self.remedy = rule, key, value, remedy
         super().__init__(rule)
 
+    @classmethod
+    def from_error(cls, error: Exception, *, key: str, value: Any) -> Refusal:
+        """A refusal from an error whose text reads "rule. Remedy", as those of `theory` do."""
+        rule, _, remedy = str(error).partition(". ")
+        return cls(rule.rstrip("."), key=key, value=value, remedy=remedy.rstrip(".") or None)
+
     def under(self, key: str) -> Refusal:
         """The same refusal seen from one level further out."""
         inner = f"{key}.{self.key}" if self.key else key

@@ -124,7 +124,7 @@ def _lr_plan(spec: SweepSpec) -> LrPlan:
             noise_scale=lr.noise_scale,
         )
     except ValueError as error:
-        raise ConfigError(str(error), key="lr.rule", value=lr.rule) from None
+        raise Refusal.from_error(error, key="lr.rule", value=lr.rule).in_file(None) from None
     warmup_samples = lr.warmup.samples(budget_samples=spec.budget.samples, global_batch=batch.global_batch)
     if warmup_samples > spec.budget.samples:
         rule = f"is {warmup_samples} samples at batch {batch.global_batch}, over the budget of {spec.budget.samples}"
@@ -150,7 +150,7 @@ def _optimizer_options(spec: SweepSpec) -> dict[str, Any]:
     try:
         return lr_rules.scaled_optimizer_options("sde", spelled_out(spec.optimizer.name, options), kappa)
     except ValueError as error:
-        raise ConfigError(str(error), key="lr.rule", value="sde") from None
+        raise Refusal.from_error(error, key="lr.rule", value="sde").in_file(None) from None
 
 
 def _target(spec: SweepSpec, metric_modes: Mapping[str, Mode] | None) -> Target | None:

@@ -142,7 +142,7 @@ class PowerRange:
     def __post_init__(self) -> None:
         check_ends(self.low, self.high)
         if not is_whole(self.base) or self.base < 2:
-            raise Refusal("powers_of must be a whole number of at least 2", value=self.base)
+            raise Refusal("must be a whole number of at least 2", key="powers_of", value=self.base, remedy="write 2")
         for end in (self.low, self.high):
             below, above = powers_around(end, self.base)
             if below != end:

@@ -93,7 +93,7 @@ def _range(key: str, form: Mapping[str, Any]) -> Parameter:
     low, high = (_end(key, name, form[name]) for name in ("low", "high"))
     log = form.get("log", False)
     if not isinstance(log, bool):
-        raise Refusal("must be true or false", key="log", value=log)
+        raise Refusal("must be true or false", key="log", value=log, remedy="write log: true")
     if isinstance(low, Duration) and isinstance(high, Duration):
         return _duration_range(low, high, form)
     if "powers_of" in form:
@@ -101,11 +101,12 @@ def _range(key: str, form: Mapping[str, Any]) -> Parameter:
     step = whole(form["step"]) if "step" in form else None
     if isinstance(low, int) and isinstance(high, int):
         if step is not None and not is_whole(step):
-            raise Refusal("must be a whole number, as low and high are", key="step", value=step)
+            remedy = "write a whole step, or low and high with a fraction (1.0)"
+            raise Refusal("must be a whole number, as low and high are", key="step", value=step, remedy=remedy)
         check_log(low, log, step)
         return IntRange(low=low, high=high, log=log, step=1 if step is None else step)
     if step is not None and not is_number(step):
-        raise Refusal("must be a number above 0", key="step", value=step)
+        raise Refusal("must be a number above 0", key="step", value=step, remedy="leave it out for no step")
     return FloatRange(low=float(low), high=float(high), log=log, step=None if step is None else float(step))
 
 

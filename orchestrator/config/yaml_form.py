@@ -55,8 +55,8 @@ def parse(text: str) -> Any:
     Raises:
         Refusal: syntax error or a key given twice, with its line.
     """
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -76,8 +76,6 @@ def parse(text: str) -> Any:
         if isinstance(error, Refusal):
             raise
         raise Refusal(f"is no valid YAML: {error}", remedy=_SYNTAX_REMEDY) from None
-    finally:
-        loader.dispose()
 
 
 def _refuse_twins(node: yaml.Node, path: tuple[str, ...], seen: set[int]) -> None:

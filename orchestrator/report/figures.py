@@ -39,7 +39,8 @@ def write_figures(events: Iterable[Event], folder: Path) -> list[Path]:
         return []
     history = SweepHistory.of(events)
     figures = {"metric_by_samples": metric_by_samples(history), "best_by_batch": best_by_batch(history)}
-    if len(Objective.of(history).names) == 2:
+    objective = Objective.of(history)
+    if len(objective.names) == 2 and objective.ranked(history.searched):
         figures["updates_against_samples"] = updates_against_samples(history)
     folder.mkdir(parents=True, exist_ok=True)
     return [_save(figure, folder / f"{name}.png") for name, figure in figures.items()]
@@ -112,7 +113,10 @@ def best_by_batch(history: SweepHistory) -> Figure:
 
 
 def updates_against_samples(history: SweepHistory) -> Figure:
-    """What the target cost each trial in updates (time, given devices) and samples (compute), with the Pareto front."""
+    """What the target cost each trial in updates (time, given devices) and samples (compute), with the Pareto front.
+
+    It needs at least one trial that reached the target.
+    """
     objective = Objective.of(history)
     finished = objective.ranked(history.searched)
     colors = batch_colors(trial.global_batch for trial in finished)
@@ -148,7 +152,7 @@ def _value_panel(
     bests = [_last_value(trial, objective) for trial in best]
     axes.plot([trial.global_batch for trial in best], bests, marker="o", color="tab:blue", label="best of the batch")
     axes.set_ylabel(objective.names[-1])
-    if objective.kind != "best_metric":
+    if objective.kind != "best_metric" and values:
         _log_axis(axes, "y")
     else:
         # Ranked best first: the worst quarter may leave the frame.

@@ -50,7 +50,7 @@ def _table(history: SweepHistory, objective: Objective, *, wide: bool, rows: int
     for trial in _chosen(history, rows):
         cells = _cells(trial, objective)
         style = "green" if trial is best else _STYLES.get(trial.status)
-        table.add_row(*(cells[name] for name in shown), style=style)
+        table.add_row(*(Text(cells[name]) for name in shown), style=style)
     return table
 
 

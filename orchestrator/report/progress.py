@@ -43,8 +43,8 @@ class Progress:
         parts = [f"{self.name}: {self.done}/{self.total} done", f"{self.running} running"]
         if self.repeats:
             parts.append(f"{self.repeats} repeats")
-        if self.best is not None:
-            parts.append(f"best {formats.number(self.best.value)} ({self.best.trial}, B {self.best.global_batch})")
         if self.eta_s is not None and self.done < self.total:
             parts.append(f"ETA {formats.duration(self.eta_s)}")
+        if self.best is not None:
+            parts.append(f"best {formats.number(self.best.value)} ({self.best.trial})")
         return ", ".join(parts)

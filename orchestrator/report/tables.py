@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from orchestrator.report import formats
 from orchestrator.report.plan import Plan
@@ -20,7 +21,7 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequenc
     for name in columns:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     return table
 
 

@@ -61,6 +61,10 @@ class EarlyStopping(FIFOScheduler):  # type: ignore[misc]
         self._cancel(trial.config["trial"], policy)
         return str(TrialScheduler.STOP)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing for Tune's snapshot, which nobody restores: a fresh Tuner runs the remainder."""
+        return {}
+
     def _judge(self, config: dict[str, Any], result: dict[str, Any]) -> str | None:
         value, samples = result.get("metric"), result["samples_seen"]
         if value is None or config["info"]["phase"] != "search":

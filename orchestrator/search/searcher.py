@@ -208,6 +208,10 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         asked.set_user_attr("status", ended["status"])
         self.study.tell(asked, value if state is TrialState.COMPLETE else None, state=state)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing for Tune's snapshot, which nobody restores: a fresh Tuner runs the remainder."""
+        return {}
+
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the study is the state, and it is on disk."""
 

@@ -48,10 +48,11 @@ class DdpReducer:
         self._ddp = DistributedDataParallel(
             _LossModule(model, parameters, loss),
             device_ids=[group.device] if group.device.type == "cuda" else None,
-            broadcast_buffers=False,
+            forward_sync_buffers=False,
             gradient_as_bucket_view=True,
         )
-        self._ddp.register_comm_hook(self._buckets, _sum_bucket)
+        # DDP compares annotations with its own classes, which postponed evaluation has turned into strings.
+        self._ddp.register_comm_hook(self._buckets, lambda state, bucket: _sum_bucket(state, bucket))
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
         self._grads: list[Tensor] = []
 

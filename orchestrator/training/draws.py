@@ -52,7 +52,7 @@ class Draws:
         return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :count]
 
     def normal32(self, count: int, stream: int = 0) -> Array:
-        """Standard normal float32 of shape ``[n, count]``, about eight times as fast as `normal`.
+        """Standard normal float32 of shape ``[n, count]``, several times as fast as `normal`.
 
         Box and Muller's transform on the two 32-bit halves of each word, so the numbers are others than `normal`'s. The
         largest magnitude possible is 6.77.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from orchestrator.config.trial import LoaderSpec
-from orchestrator.training.requests import Request, load
+from orchestrator.training.requests import Request, reader
 from orchestrator.training.seeding import restored_generators
 from orchestrator.training.task import Fetchable
 from orchestrator.training.workers import worker_pool
@@ -28,11 +29,10 @@ def open_loader(data: Any, requests: Iterator[Request], spec: LoaderSpec, *, key
 
 
 def _in_process(data: Any, requests: Iterator[Request], *, pinned: bool) -> Iterator[Any]:
-    plain = not isinstance(data, Fetchable)
+    read = reader(data)
+    # `fetch` gets its randomness from Draws; the items of a plain Dataset take theirs from the global generators.
+    guard = nullcontext if isinstance(data, Fetchable) else restored_generators
     for request in requests:
-        if plain:
-            with restored_generators():
-                batch = load(data, request)
-        else:
-            batch = load(data, request)
+        with guard():
+            batch = read(request)
         yield pin_memory(batch) if pinned else batch  # type: ignore[no-untyped-call]

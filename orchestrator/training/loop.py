@@ -154,7 +154,7 @@ class Trial:
         metrics |= progress.window.shared() | {"lr": progress.lr, "updates": progress.updates}
         if self.group.rank == 0:
             with Guard(0, "evaluation") as guard:
-                self._stop = self._on_evaluation(progress.evaluation(metrics, self.parts, self.group))
+                self._stop = bool(self._on_evaluation(progress.evaluation(metrics, self.parts, self.group)))
             self._failure = guard.failure
         progress.window.clear()
         target = spec.target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,25 +27,38 @@ class Request(NamedTuple):
     start: int
 
 
-def load(data: Any, request: Request) -> Any:
-    """The batch of `request`: what `fetch` returns, or the items of a plain Dataset in torch's default collation.
+def reader(data: Any) -> Callable[[Request], Any]:
+    """How `data` answers a request: by its `fetch`, or by the items of a plain Dataset in torch's default collation.
 
     Before each item of a plain Dataset the global generators are seeded by its position, so that random augmentation
     depends neither on the rank, nor on the loader worker, nor on how the batch is split.
     """
+    read = _fetch if isinstance(data, Fetchable) else _collate
+
+    def answer(request: Request) -> Any:
+        batch = read(data, request)
+        check_rows(batch, len(request.ids))
+        return batch
+
+    return answer
+
+
+def _fetch(data: Fetchable, request: Request) -> Any:
     ids, seed, start = request
-    if isinstance(data, Fetchable):
-        batch = data.fetch(ids, None if seed is None else Draws(seed, np.arange(start, start + len(ids))))
+    return data.fetch(ids, None if seed is None else Draws(seed, np.arange(start, start + len(ids))))
+
+
+def _collate(data: Any, request: Request) -> Any:
+    ids, seed, start = request
+    if seed is None:
+        draws = Draws(_EVALUATION_SEED, ids)
     else:
-        positions = ids if seed is None else np.arange(start, start + len(ids))
-        draws = Draws(_EVALUATION_SEED if seed is None else seed, positions)
-        items = []
-        for index, item_seed in zip(ids.tolist(), draws.seeds().tolist(), strict=True):
-            seed_everything(item_seed)
-            items.append(data[index])
-        batch = default_collate(items)
-    check_rows(batch, len(ids))
-    return batch
+        draws = Draws(seed, np.arange(start, start + len(ids)))
+    items = []
+    for index, item_seed in zip(ids.tolist(), draws.seeds().tolist(), strict=True):
+        seed_everything(item_seed)
+        items.append(data[index])
+    return default_collate(items)
 
 
 def training_requests(stream: Stream, windows: Iterable[Window]) -> Iterator[Request]:

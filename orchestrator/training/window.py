@@ -52,7 +52,7 @@ class TrainingWindow:
         return {"train/loss": loss, "grad_norm": self._grad_norm}
 
     def speed(self) -> dict[str, float]:
-        """This rank's own: samples of all workers a second, mean milliseconds an update, and how much of it was waiting."""
+        """This rank's own: samples of all workers a second, mean ms an update, and the share of it spent waiting."""
         if not self._updates or self._seconds <= 0:
             return {}
         return {

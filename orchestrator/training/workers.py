@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from orchestrator.config.trial import LoaderSpec
-from orchestrator.training.requests import Request, load
+from orchestrator.training.requests import Request, reader
 
 _KEPT_POOLS = 4  # two tasks, training and validation data each
 _pools: dict[tuple[str, LoaderSpec], WorkerPool] = {}
@@ -107,7 +107,7 @@ class _Answers(Dataset[Any]):
         self.data = data
 
     def __getitems__(self, request: Request) -> Any:
-        return load(self.data, request)
+        return reader(self.data)(request)
 
 
 def _same(batch: Any) -> Any:

@@ -152,8 +152,8 @@ def test_the_model_sees_no_future_byte() -> None:
 
 
 def test_default_model_learns_the_standard_library() -> None:
-    """Below the entropy of single bytes in this corpus, about 3.26 nats, after 128 updates: it uses what came before."""
-    task = Bytes()
+    """Below the entropy of single bytes, about 3.26 nats here, after 96 updates: it uses what came before."""
+    task = Bytes(BytesConfig(val_windows=128))
     torch.manual_seed(0)
     model = task.model()
     assert sum(p.numel() for p in model.parameters()) == 120_576
@@ -162,12 +162,11 @@ def test_default_model_learns_the_standard_library() -> None:
     share = np.bincount(stream, minlength=256) / len(stream)
     unigram = -np.sum(share * np.log(share, where=share > 0, out=np.zeros(256)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(128):
+    for _ in range(96):
         total, weight = task.loss(model, data.fetch(order.integers(0, len(data), 8), None))
         optimizer.zero_grad()
         (total / weight).backward()
         optimizer.step()
     with torch.no_grad():
-        loss, count = task.evaluate(model, task.val_data().fetch(np.arange(512), None))["loss"]
-    print(float(loss) / float(count))
+        loss, count = task.evaluate(model, task.val_data().fetch(np.arange(128), None))["loss"]
     assert float(loss) / float(count) < unigram - 0.3

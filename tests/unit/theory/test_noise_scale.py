@@ -143,8 +143,11 @@ def test_a_loss_scale_on_both_parts_cancels_and_on_one_part_is_refused() -> None
     right, both = (estimate(*components(f * small_sq, f * big_sq, 4, 32)) for f in (1.0, scaled))
     assert both.value == pytest.approx(right.value, rel=1e-12)
     assert both.trace == pytest.approx(2.0**32 * right.trace, rel=1e-12)
-    assert estimate(*components(scaled * small_sq, big_sq, 4, 32)).value is None
-    assert estimate(*components(small_sq, scaled * big_sq, 4, 32)).value is None
+    small_only = estimate(*components(scaled * small_sq, big_sq, 4, 32))
+    big_only = estimate(*components(small_sq, scaled * big_sq, 4, 32))
+    assert small_only.value is big_only.value is None
+    assert "|G|^2 is not clearly above 0" in small_only.reason
+    assert "tr(Sigma) is clearly below 0" in big_only.reason
 
 
 def test_gradients_without_noise_give_zero_and_not_a_negative_number() -> None:

@@ -59,6 +59,13 @@ def test_between_tried_peaks_the_result_is_interpolated_in_log_lr() -> None:
     assert at_256.shortfall == pytest.approx(1.0)
 
 
+def test_the_reference_batch_itself_need_not_be_tried() -> None:
+    trials = [(128, 0.2, 1.0), (512, 0.8, 2.0)]
+    (found,) = compare_rules(trials, [RuleChoice(rule="linear")], mode="min", reference_batch=64)
+    assert found.base_lr == pytest.approx(0.1)
+    assert [(b.value, b.interpolated) for b in found.batches] == [(1.0, False), (2.0, False)]
+
+
 def test_outside_of_the_tried_range_a_batch_is_not_covered() -> None:
     trials = [(64, 0.1, 1.0), (256, 0.1, 1.0), (1024, 0.3, 1.0), (1024, 0.5, 2.0)]
     (found,) = compare_rules(trials, [RuleChoice(rule="none")], mode="min", reference_batch=64)

@@ -1,0 +1,109 @@
+"""Tasks by name: one of the built-in ones, or a user's own as ``module:Class``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.errors import ConfigError, TaskError
+from orchestrator.training.task import Task
+
+# Module and class of each, looked up by name only: tasks are built on training, not the other way round.
+BUILT_IN = {
+    "digits": "orchestrator.tasks.digits:Digits",
+    "bytes": "orchestrator.tasks.bytes:Bytes",
+    "table": "orchestrator.tasks.table:Table",
+    "quadratic": "orchestrator.tasks.quadratic:Quadratic",
+    "regression": "orchestrator.tasks.regression:Regression",
+}
+_MEMBERS = ("model", "train_data", "val_data", "loss", "evaluate", "metric_modes", "fingerprint")
+
+
+def load_task(name: str, options: dict[str, Any]) -> Task:
+    """Import and build a task.
+
+    Args:
+        name: a built-in task, or ``module:Class`` of an importable module. The class may be any with `Task`'s members.
+        options: for its typed config.
+
+    Raises:
+        TaskError: if the name, the import, the class or its constructor is at fault; the cause is in the message.
+        ConfigError: for an option that the task's config refuses, with key ``task.<option>``.
+    """
+    cls = task_class(name)
+    config = _config(cls, options)
+    try:
+        task: Task = cls(config)
+    except Exception as error:
+        raise TaskError(
+            f"its constructor raised {_text(error)}", key="task.name", value=name, remedy="mend the task or its options"
+        ) from error
+    return task
+
+
+def module_of(name: str) -> str:
+    """The module that holds a task, from its name."""
+    return BUILT_IN.get(name, name).partition(":")[0]
+
+
+def task_class(name: str) -> Any:
+    """The class of a task, by name, without building it. Raises TaskError as `load_task`."""
+    module_name, colon, class_name = BUILT_IN.get(name, name).partition(":")
+    if not colon or not module_name or not class_name:
+        found = difflib.get_close_matches(name, BUILT_IN, n=1)
+        near = f"did you mean {found[0]}?" if found else f"write module:Class, or one of {', '.join(BUILT_IN)}"
+        raise TaskError("there is no built-in task of this name", key="task.name", value=name, remedy=near)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise TaskError(
+            f"importing {module_name} raised {_text(error)}",
+            key="task.name",
+            value=name,
+            remedy="start from the folder that holds the module, or install it",
+        ) from error
+    cls = getattr(module, class_name, None)
+    if not isinstance(cls, type):
+        classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Task)]
+        found = difflib.get_close_matches(class_name, classes, n=1)
+        near = f"did you mean {module_name}:{found[0]}?" if found else f"define {class_name} in {module_name}"
+        raise TaskError(f"{module_name} has no class {class_name}", key="task.name", value=name, remedy=near)
+    missing = [member for member in _MEMBERS if not hasattr(cls, member)]
+    if missing:
+        raise TaskError(
+            f"a task needs the members {', '.join(missing)}",
+            key="task.name",
+            value=name,
+            remedy="derive it from orchestrator.training.task.Task",
+        )
+    return cls
+
+
+def _config(cls: Any, options: dict[str, Any]) -> BaseModel:
+    model: type[BaseModel] = getattr(cls, "Config", Task.Config)
+    for key, value in options.items():
+        if key not in model.model_fields and model.model_config.get("extra") == "forbid":
+            known = list(model.model_fields)
+            found = difflib.get_close_matches(key, known, n=1)
+            near = f"did you mean {found[0]}?" if found else f"its options are: {', '.join(known) or 'none'}"
+            raise ConfigError("the task has no such option", key=f"task.{key}", value=value, remedy=near)
+    try:
+        return model(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        field = model.model_fields.get(key)
+        remedy = f"it is {field.annotation}" if field and first["type"] != "missing" else None
+        raise ConfigError(
+            first["msg"],
+            key=f"task.{key}" if key else "task",
+            value=... if first["type"] == "missing" else first["input"],
+            remedy=remedy,
+        ) from error
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
