@@ -18,6 +18,7 @@ from orchestrator.config.reach import Reach
 from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
+from orchestrator.errors import ConfigError, TaskError
 from orchestrator.report.objective import Objective as Shown
 from orchestrator.report.plan import Candidates, Plan, PlannedBatch
 from orchestrator.search.objective import Objective
@@ -97,6 +98,14 @@ def prepare(loaded: Loaded, *, file: str) -> Prepared:
     Raises:
         RefusedError: names what, why and the remedy; nothing has been started.
     """
+    try:
+        return _prepare(loaded, file)
+    except (ConfigError, TaskError) as error:
+        error.file = error.file or file
+        raise
+
+
+def _prepare(loaded: Loaded, file: str) -> Prepared:
     spec = _with_absolute_paths(loaded.spec, file)
     task = load_task(spec.task.name, spec.task.options)
     facts = check_task(task)

@@ -44,6 +44,14 @@ for _tag, _pattern, _first in _SCALARS:
         _class.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), list(_first))
 
 
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # PyYAML writes the next-line character bare outside double quotes, and reads it back as a line end.
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\x85" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def dump(value: Any) -> str:
     """Plain nested values as YAML, in their order."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

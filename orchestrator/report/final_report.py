@@ -42,11 +42,11 @@ def write_plan(out: RichConsole, plan: Plan) -> None:
     _write_table(out, "Searched", tables.candidates_table(plan))
     combinations = plan.combinations
     size = "a continuous space" if combinations is None else f"{combinations:,} combinations"
-    out.print(f"{plan.trials} trials out of {size}; {escape(plan.search)}")
+    out.print(f"{plan.trials} trials out of {size}; {escape(plan.search)}\n")
     _write_table(out, "Batches", tables.planned_batches_table(plan))
     out.print(
         f"A trial sees {plan.budget_samples:,} samples and is evaluated every {plan.eval_every_samples:,}. "
-        f"{plan.trials_at_once} at once, on {plan.gangs} gangs of {plan.workers_per_gang} workers."
+        f"{plan.trials_at_once} at once, on {_plural(plan.gangs, 'gang')} of {_plural(plan.workers_per_gang, 'worker')}."
     )
     for name, amount in plan.needed.items():
         out.print(f"{name}: {amount:g} needed, {plan.available.get(name, 0):g} available")
@@ -54,6 +54,10 @@ def write_plan(out: RichConsole, plan: Plan) -> None:
     out.print(f"tracking: {escape(plan.tracking_uri)}", soft_wrap=True)
     out.print(f"output:   {escape(plan.output)}", soft_wrap=True)
     out.print("Dry run: nothing was started.")
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _write_table(out: RichConsole, title: str, table: Table) -> None:

@@ -11,7 +11,7 @@ def count(value: float) -> str:
     """A count to three digits: ``950``, ``1.5k``, ``20k``, ``1.2M``."""
     for unit_size, unit in _UNITS:
         # Compared after rounding, so that 999,960 is 1M and not 1000k.
-        if round(value, 2 - len(f"{value:.0f}")) >= unit_size:
+        if round(value, 3 - len(f"{value:.0f}")) >= unit_size:
             return f"{float(f'{value / unit_size:.3g}'):g}{unit}"
     return f"{value:.0f}"
 

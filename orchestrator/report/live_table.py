@@ -13,7 +13,9 @@ from orchestrator.report.progress import Progress
 from orchestrator.report.tables import grid
 
 MAX_ROWS = 15
-WIDE_COLUMNS = 98
+# Widest rows: a repeat's id, a linear rule, and "stopped by race".
+WIDE_COLUMNS = 104
+MEDIUM_COLUMNS = 88
 _STYLES = {"running": "cyan", "diverged": "red", "failed": "red", "stopped": "yellow"}
 _COLUMNS = (
     "trial",
@@ -28,22 +30,24 @@ _COLUMNS = (
     "ETA",
     "status",
 )
-_ONLY_WIDE = {"warmup", "rate"}
+_DROPPED = {"wide": set[str](), "medium": {"warmup", "rate"}, "narrow": {"warmup", "rate", "split"}}
 
 
 def live_view(history: SweepHistory, *, now: float, width: int, height: int) -> Group:
     """The view of a started sweep at unix time `now`, for a terminal of `width` x `height` characters.
 
-    `split` is micro batch x accumulation x world size. A narrow terminal loses warmup and rate.
+    `split` is micro batch x accumulation x world size. A narrow terminal loses warmup,
+    rate, then split.
     """
     objective = Objective.of(history)
+    size = "wide" if width >= WIDE_COLUMNS else "medium" if width >= MEDIUM_COLUMNS else "narrow"
     header = Text(Progress.of(history, objective, now=now).line(), style="bold", no_wrap=True, overflow="ellipsis")
-    return Group(header, _table(history, objective, wide=width >= WIDE_COLUMNS, rows=min(MAX_ROWS, max(1, height - 6))))
+    return Group(header, _table(history, objective, size=size, rows=min(MAX_ROWS, max(1, height - 6))))
 
 
-def _table(history: SweepHistory, objective: Objective, *, wide: bool, rows: int) -> Table:
+def _table(history: SweepHistory, objective: Objective, *, size: str, rows: int) -> Table:
     metric = objective.metric.removeprefix("val/")
-    shown = [name for name in _COLUMNS if wide or name not in _ONLY_WIDE]
+    shown = [name for name in _COLUMNS if name not in _DROPPED[size]]
     headings = [metric if name == "metric" else name for name in shown]
     table = grid(headings, (), left=("trial", "rule", "status"))
     best = next(iter(objective.ranked(history.searched)), None)

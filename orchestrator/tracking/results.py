@@ -118,13 +118,13 @@ def evaluations_table(events: Iterable[Event]) -> pa.Table:
         elif event["event"] == "evaluation":
             key = keys.get(event["trial"], "")
             row = {
+                **{name: float(value) for name, value in event["metrics"].items()},
                 "trial": event["trial"],
                 "key": key,
                 "samples_seen": event["samples_seen"],
                 "updates": event["updates"],
                 "train_seconds": event["train_seconds"],
                 "at": _microseconds(event["t"]),
-                **{name: float(value) for name, value in event["metrics"].items()},
             }
             rows.setdefault((key, event["samples_seen"]), row)
     return _table(rows.values(), _EVALUATION_COLUMNS)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from orchestrator.errors import TaskError
+from orchestrator.errors import OrchestratorError, TaskError
 from orchestrator.training.seeding import isolated, seed_everything
 from orchestrator.training.task import Fetchable, Task
 
@@ -102,7 +102,7 @@ def _size(task: Task) -> tuple[int, int]:
 def _call(what: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
-    except TaskError:
+    except OrchestratorError:
         raise
     except Exception as error:
         raise TaskError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.errors import ConfigError, TaskError
+from orchestrator.errors import ConfigError, OrchestratorError, TaskError
 from orchestrator.training.task import Task
 
 # Module and class of each, looked up by name only: tasks are built on training, not the other way round.
@@ -37,6 +37,8 @@ def load_task(name: str, options: dict[str, Any]) -> Task:
     config = _config(cls, options)
     try:
         task: Task = cls(config)
+    except OrchestratorError:
+        raise
     except Exception as error:
         raise TaskError(
             f"its constructor raised {_text(error)}", key="task.name", value=name, remedy="mend the task or its options"

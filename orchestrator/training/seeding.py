@@ -12,19 +12,18 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-_MIX = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: Weyl's increment, as in SplitMix64
+_ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio, as in SplitMix64
 _MASK = 2**64 - 1
 
 
 def mix(*parts: int) -> int:
-    """One 63-bit seed out of several integers, by SplitMix64's finalizer (Steele, Lea and Flood 2014)."""
+    """One 63-bit seed out of several integers: a polynomial in them, then SplitMix64's finalizer (Steele 2014)."""
     value = 0
     for part in parts:
-        value = (value + part + _MIX) & _MASK
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-        value ^= value >> 31
-    return value >> 1
+        value = (value + part) * _ODD + _ODD & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return (value ^ value >> 31) >> 1
 
 
 def seed_torch(seed: int, device: torch.device) -> None:

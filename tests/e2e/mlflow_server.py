@@ -63,6 +63,7 @@ class Database:
 class Server:
     def __init__(self, folder: Path) -> None:
         self.database = Database(folder / "server.db")
+        self.fresh_database = folder / "fresh.db"
         self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self._folder = folder
@@ -79,7 +80,13 @@ class Server:
                 stdout=output,
                 stderr=output,
                 cwd=self._folder,
-                env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"},
+                env={
+                    **os.environ,
+                    "MLFLOW_DISABLE_TELEMETRY": "true",
+                    "DO_NOT_TRACK": "true",
+                    # Its job queue starts eight processes that tracking does not need.
+                    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+                },
                 start_new_session=True,
             )
         wait_until("the MLflow server", self._answers)

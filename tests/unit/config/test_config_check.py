@@ -158,6 +158,7 @@ def test_optimizer_options_are_checked_by_its_owner(check_refused, check):
         ([*TARGET, "search.early_stopping=asha+race", "search.lowest_rung=64"], []),
         (["space.lr.rule=[sde]", "optimizer={name: AdamW}"], []),
         (["lr.warmup=312 updates"], []),
+        (["lr.warmup=20000 samples"], []),
     ],
 )
 def test_warnings(check, overrides, texts):
@@ -171,7 +172,7 @@ batches = st.lists(st.integers(1, 64), min_size=1, max_size=3, unique=True)
 maybe = st.none() | st.integers(1, 8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(batches, st.lists(maybe, min_size=1, max_size=2, unique=True), maybe, maybe, st.integers(1, 4))
 def test_what_passes_the_check_resolves_whatever_is_suggested(batch, micros, accumulation, micro_max, workers):
     spec = spec_from_dict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.config.duration import Duration
@@ -13,6 +13,7 @@ shares = st.floats(0, 1).map(lambda v: Duration(value=v, unit="share"))
 counts = st.builds(Duration, value=st.integers(0, 10**15), unit=st.sampled_from(["samples", "updates"]))
 
 
+@settings(deadline=None)
 @given(shares | counts)
 def test_text_reads_back(duration):
     assert Duration.parse(str(duration)) == duration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.config.refusal import Refusal
@@ -13,6 +13,7 @@ from orchestrator.config.space_form import parse_parameter, parse_space
 positive = st.floats(1e-6, 1e6)
 
 
+@settings(deadline=None)
 @given(positive, positive, st.booleans())
 def test_float_range_keeps_ends_and_log(a, b, log):
     assume(a != b)
@@ -24,6 +25,7 @@ def test_float_range_keeps_ends_and_log(a, b, log):
     assert made.size is None
 
 
+@settings(deadline=None)
 @given(st.integers(-50, 50), st.integers(1, 60), st.integers(1, 9), st.sampled_from([1, 2, 5, 10, 100]))
 def test_float_steps_hit_both_ends(start, count, width, scale):
     low, high = start / scale, (start + count * width) / scale
@@ -36,6 +38,7 @@ def test_float_steps_hit_both_ends(start, count, width, scale):
     assert parse_parameter("optimizer.momentum", made.to_form()) == made
 
 
+@settings(deadline=None)
 @given(st.integers(1, 500), st.integers(1, 100), st.integers(1, 50))
 def test_int_range_keeps_ends_and_step(low, count, step):
     made = IntRange(low=low, high=low + count * step, step=step)
@@ -46,6 +49,7 @@ def test_int_range_keeps_ends_and_step(low, count, step):
     assert step == 1 or not made.contains(low + 1)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 7), st.integers(0, 6), st.integers(1, 6))
 def test_power_range_keeps_ends(base, first, count):
     made = PowerRange(low=base**first, high=base ** (first + count), base=base)
@@ -53,6 +57,7 @@ def test_power_range_keeps_ends(base, first, count):
     assert made.values() == tuple(base**n for n in range(first, first + count + 1))
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_duration_range_of_shares_keeps_ends(a, b):
     assume(a != b)

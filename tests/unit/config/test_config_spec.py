@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -57,6 +57,7 @@ documents = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(documents)
 def test_a_written_spec_reads_back_equal(document):
     spec = spec_from_dict(document)
@@ -69,7 +70,10 @@ def test_a_written_spec_is_a_file_that_loads(digits, tmp_path):
     spec = load_spec(digits).spec
     written = tmp_path / "spec.yaml"
     written.write_text(spec.to_yaml())
-    assert load_spec(written).spec == spec
+    again = load_spec(written).spec
+    assert again == spec
+    assert list(again.space) == list(spec.space)
+    assert again.to_yaml() == spec.to_yaml()
 
 
 def test_the_written_keys_are_the_users(digits):

@@ -73,7 +73,7 @@ class MadeUpSweep:
             eval_every_samples=EVERY_SAMPLES,
             target=Target(metric="val/accuracy", value=self.target, mode="max") if self.target else None,
         )
-        trial = f"t{number:04d}"
+        trial = f"{repeat_of}-seed{seed}" if repeat_of else f"t{number:04d}"
         self.add(
             "trial_started",
             trial=trial,

@@ -46,8 +46,8 @@ def shown(renderable, width: int) -> str:
 
 def test_the_log_has_a_line_for_each_trial_that_ended(full_sweep):
     lines = log_of(full_sweep).splitlines()
-    for trial in [f"t{number:04d}" for number in range(20)]:
-        assert sum(line.startswith(trial) for line in lines) == 1
+    for trial in [*(f"t{number:04d}" for number in range(18)), "t0001-seed1", "t0001-seed2"]:
+        assert sum(line.startswith(f"{trial} ") for line in lines) == 1
     assert "t0001 completed  B 16 (8x1x2) lr 0.05 sqrt, accuracy 0.9635, 2.0 s" in lines
     assert "t0014 diverged   B 64 (32x1x2) lr 1: the loss is not finite after 640 samples" in lines
     assert "t0017 reused     as t0001, which trained the same way: 0.96" in lines
@@ -135,7 +135,7 @@ def test_the_live_table_holds_all_running_and_the_latest_ended_trials(made_up):
     assert view.startswith("digits: 30/31 done, 1 running, ETA ")
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("width", [80, 88, 104, 160])
 def test_the_live_table_fits_the_terminal(full_sweep, width):
     view = live_view(SweepHistory.of(full_sweep), now=2_000.0, width=width, height=12)
     lines = shown(view, width).splitlines()
@@ -212,6 +212,7 @@ def test_the_plan_shows_candidates_batches_and_resources():
     assert ["256", "128", "1", "2", "79", "10"] in rows
     assert ["x", "[a]", "3"] in rows
     assert "24 trials out of 6 combinations" in text
+    assert "2 at once, on 2 gangs of" in text
     assert "CPU: 4 needed, 8 available" in text
     assert f"output:   {RUN_DIR}" in text.splitlines()
     assert "  - one warning" in text

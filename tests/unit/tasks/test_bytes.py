@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +77,18 @@ def test_racing_processes_build_it_once(sources: Path, tmp_path: Path) -> None:
     assert [racer.returncode for racer in racers] == [0] * 4
     assert len(set(inodes)) == 1
     assert sorted(p.suffix for p in cache.iterdir()) == [".arrow", ".lock"]
+
+
+def test_a_build_waits_for_the_one_under_way(sources: Path, tmp_path: Path) -> None:
+    with open(tmp_path / "corpus.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=corpus_file, args=(tmp_path, sources))
+        waiting.start()
+        waiting.join(timeout=0.5)
+        assert waiting.is_alive()
+        assert list(tmp_path.glob("*.arrow")) == []
+    waiting.join(timeout=60)
+    assert len(list(tmp_path.glob("*.arrow"))) == 1
 
 
 def test_cache_folder_is_the_users_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
