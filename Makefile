@@ -40,7 +40,7 @@ bench: $(INSTALLED)
 	done
 
 ui: $(INSTALLED)
-	$(BIN)/mlflow ui --backend-store-uri 'sqlite:///$(CURDIR)/mlflow.db' --host 127.0.0.1 --port $(PORT)
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(BIN)/mlflow ui --backend-store-uri 'sqlite:///$(CURDIR)/mlflow.db' --host 127.0.0.1 --port $(PORT)
 
 clean:
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

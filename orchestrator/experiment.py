@@ -35,6 +35,7 @@ from orchestrator.tracking.follow import Follower
 from orchestrator.tracking.results import write_results
 from orchestrator.tracking.run_dir import RunDir
 from orchestrator.tracking.software import cpu_name, software_versions
+from orchestrator.tracking.task_source import task_source
 from orchestrator.tracking.tracker import Tracker
 
 IDLE_TIMEOUT_S = 120.0
@@ -130,7 +131,7 @@ class Experiment:
     def _end(self) -> None:
         """Write what there is, whatever happened; send it to MLflow; say the last word."""
         self._tables({"event": "trial_ended"})
-        if self._status == "done":
+        if self._status != "failed":
             for figure in write_figures(read_events(self.run_dir.events), self.run_dir.local / "figures"):
                 self.pool.append("artifact", path=str(figure), folder="figures")
         self.pool.append("sweep_ended", status=self._status)
@@ -140,8 +141,7 @@ class Experiment:
         summary = self.summary()
         self.run_dir.write_json("summary.json", summary)
         self.run_dir.publish()
-        if self._status == "done":
-            self._stack.callback(self._console.finish, summary, self.run_dir.uri)
+        self._stack.callback(self._console.finish, summary, self.run_dir.uri)
 
     def _make_pool(self) -> Pool:
         cluster = self.spec.cluster
@@ -164,6 +164,7 @@ class Experiment:
                 threads=cluster.threads,
                 deterministic=cluster.deterministic,
                 one_trial=cluster.isolation == "fresh",
+                import_paths=tuple(os.path.abspath(path) for path in sys.path),
                 warm_up=self._warm_up.to_dict(),
             ),
             open_journal=functools.partial(EventLog, self.run_dir.events),
@@ -173,11 +174,13 @@ class Experiment:
 
     def _beginning(self) -> dict[str, Any]:
         cluster = self.spec.cluster
+        files, digest = task_source(self._modules[0])
         return {
             "schema_version": SCHEMA_VERSION,
             "name": self.spec.name,
             "spec": self.spec.to_dict(),
             "facts": dict(self.facts),
+            "task_source": {"hash": digest, "files": files},
             "software": software_versions(Path.cwd()),
             "hardware": {
                 "device": "gpu" if cluster.gpus_per_worker else cpu_name(),

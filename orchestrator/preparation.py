@@ -16,6 +16,7 @@ from orchestrator.config.check import Facts, check_spec
 from orchestrator.config.load import Loaded, spec_from_dict
 from orchestrator.config.reach import Reach
 from orchestrator.config.resolve import resolve_trial
+from orchestrator.config.space import Parameter
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
 from orchestrator.errors import ConfigError, TaskError
@@ -71,7 +72,7 @@ class Prepared:
             task=spec.task.name,
             objective=Shown.make(spec.to_dict()["objective"], self.facts.metric_modes).describe(),
             search=f"{search.sampler}, early stopping {search.early_stopping}{repeats}",
-            candidates=tuple(Candidates(key=key, text=str(p.to_form()), count=p.size) for key, p in spec.space.items()),
+            candidates=tuple(Candidates(key=key, text=_text(p), count=p.size) for key, p in spec.space.items()),
             batches=tuple(self._planned(batch) for batch in sorted(set(Reach(spec).values("batch.global")))),
             budget_samples=spec.budget.samples,
             eval_every_samples=spec.budget.eval_every_samples,
@@ -117,7 +118,7 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         validate_task=type(task).Config.model_validate,
         validate_optimizer=lambda name, options: check_optimizer(name, dict(options)),
     )
-    warnings = check_spec(spec, checked, file=file)
+    warnings = check_spec(spec, checked, file=file, set_keys=loaded.set_keys)
     metric = spec.objective.metric
     baseline = resolve_trial(spec, _first_values(spec), metric_modes=facts.metric_modes)
     objective = Objective(
@@ -141,6 +142,15 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         tracking_uri=tracking_uri,
         warnings=(*loaded.warnings, *warnings),
     )
+
+
+def _text(parameter: Parameter) -> str:
+    """A parameter for people, such as ``0.01 to 0.5 (log)``."""
+    form = parameter.to_form()
+    if isinstance(form, list):
+        return ", ".join("null" if value is None else str(value) for value in form)
+    notes = ["log" if name == "log" else f"{name.replace('_', ' ')} {form[name]}" for name in list(form)[2:]]
+    return f"{form['low']} to {form['high']}" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _first_values(spec: SweepSpec) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -29,18 +30,24 @@ _POLL_S = 20.0  # far below the process group's timeout: the other ranks wait in
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """What every worker of a gang needs to know; `warm_up` is a trial spec to be tried briefly at the start."""
+    """What every worker of a gang needs to know.
+
+    `import_paths` are the driver's, so that a task is found where the user's command found it; `warm_up` is a trial spec to
+    be tried briefly at the start.
+    """
 
     gang: int
     threads: int
     deterministic: bool
     one_trial: bool
+    import_paths: tuple[str, ...]
     warm_up: dict[str, Any]
 
 
 def gang_main(config: dict[str, Any]) -> None:
     """Train trials until the mailbox says to go home. Runs on every worker of the gang."""
     settings, mailbox = WorkerSettings(**config["settings"]), config["mailbox"]
+    sys.path.extend(path for path in settings.import_paths if path not in sys.path)
     torch.set_num_threads(settings.threads)
     torch.use_deterministic_algorithms(settings.deterministic, warn_only=True)
     device = ray.train.torch.get_device()
@@ -89,9 +96,9 @@ def _warm_up(spec: TrialSpec, tasks: _Tasks, group: Group) -> None:
 
     Whatever goes wrong here goes wrong again in the first real trial, which reports it.
     """
-    short = dataclasses.replace(
-        spec, budget_samples=2 * spec.plan.global_batch, eval_every_samples=2 * spec.plan.global_batch, target=None
-    )
+    two_updates = 2 * spec.plan.global_batch
+    lr = dataclasses.replace(spec.lr, warmup_samples=0)
+    short = dataclasses.replace(spec, budget_samples=two_updates, eval_every_samples=two_updates, target=None, lr=lr)
     task = tasks.get(short)
     brief = task if isinstance(task, Exception) else Brief(task, short.eval_batch * group.world_size)
     if not any(group.gather_objects(isinstance(brief, Exception))) and not isinstance(brief, Exception):

@@ -44,9 +44,10 @@ def write_plan(out: RichConsole, plan: Plan) -> None:
     size = "a continuous space" if combinations is None else f"{combinations:,} combinations"
     out.print(f"{plan.trials} trials out of {size}; {escape(plan.search)}\n")
     _write_table(out, "Batches", tables.planned_batches_table(plan))
+    gangs = f"{_plural(plan.gangs, 'gang')} of {_plural(plan.workers_per_gang, 'worker')}"
     out.print(
         f"A trial sees {plan.budget_samples:,} samples and is evaluated every {plan.eval_every_samples:,}. "
-        f"{plan.trials_at_once} at once, on {_plural(plan.gangs, 'gang')} of {_plural(plan.workers_per_gang, 'worker')}."
+        f"{plan.trials_at_once} at once, on {gangs}."
     )
     for name, amount in plan.needed.items():
         out.print(f"{name}: {amount:g} needed, {plan.available.get(name, 0):g} available")

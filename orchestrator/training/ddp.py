@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator.training.group import Group
-from orchestrator.training.reducer import Share, Totals
+from orchestrator.training.reducer import SLOTS, Share, Totals
 
 _WARMUPS = 2  # DDP rebuilds its buckets after the first backward, which changes the order of additions
 
@@ -52,8 +52,8 @@ class DdpReducer:
             gradient_as_bucket_view=True,
         )
         # DDP compares annotations with its own classes, which postponed evaluation has turned into strings.
-        self._ddp.register_comm_hook(self._buckets, lambda state, bucket: _sum_bucket(state, bucket))
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
+        self._ddp.register_comm_hook(self._buckets, lambda buckets, bucket: buckets.launch(bucket.buffer()))
+        self._loss_sum = torch.zeros((), dtype=parameters[0].dtype, device=group.device)
         self._grads: list[Tensor] = []
 
     def settle(self) -> None:
@@ -66,11 +66,12 @@ class DdpReducer:
         self._buckets.settled = self._buckets.buffers
         self._grads = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
 
-    def begin(self) -> None:
+    def begin(self, share: Share, scale: float) -> None:
         """Gradients and counts to zero."""
+        self._scale = scale
         torch._foreach_zero_(self._grads)
         self._loss_sum.zero_()
-        self._buckets.start()
+        self._buckets.start(lambda: self._slots(share, scale))
 
     def micro(self, *, last: bool) -> AbstractContextManager[Any]:
         """Only the last micro batch of an update is summed over the ranks."""
@@ -81,30 +82,33 @@ class DdpReducer:
         result: tuple[Tensor, Any] = self._ddp(batch)
         return result
 
-    def backward(self, loss: Tensor, scale: float) -> None:
+    def backward(self, loss: Tensor) -> None:
         """Accumulate; on the last micro batch the hook sums each bucket when it is full."""
         self._loss_sum += loss.detach()
-        (loss * scale if scale != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
+        (loss * self._scale if self._scale != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
 
-    def harvest(self, weight: float, scale: float) -> float:
+    def harvest(self, weight: float) -> float:
         """Micro norms are for one worker, which never uses DDP."""
         return 0.0
 
-    def reduce(self, share: Share, scale: float) -> Totals:
-        """Complete this rank's bucket collectives, then sum the small numbers."""
+    def reduce(self, share: Share) -> Totals:
+        """Complete this rank's bucket collectives; the last of them has carried the slots."""
         if share.failure is not None:
-            self._buckets.complete_with_zeros(self._group)
+            self._buckets.complete_with_zeros()
         elif self._buckets.launched == 0:
             self._flush()
-        square = 0.0
-        if share.weight > 0 and share.failure is None:
-            square = self._buckets.local_square() / (share.weight * scale) ** 2
-        rest = torch.tensor((square, *share.slots()), dtype=torch.float64).to(self._group.device)
-        control = torch.cat([self._loss_sum.reshape(1), rest])
-        self._group.all_reduce(control)
         norms = torch._foreach_norm(self._buckets.buffers)
-        norm = torch.linalg.vector_norm(torch.stack(norms)).double().reshape(1)
-        return Totals(*torch.cat([control, norm]).tolist())
+        norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+        return Totals(*self._buckets.reduced_slots().tolist(), float(norm))
+
+    def _slots(self, share: Share, scale: float) -> Tensor:
+        square = self._buckets.local_square()
+        if square is None or share.weight == 0 or share.failure is not None:
+            square = torch.zeros_like(self._loss_sum)
+        else:
+            square = square / (share.weight * scale) ** 2
+        rest = self._loss_sum.new_tensor(share.slots())
+        return torch.cat([self._loss_sum.reshape(1), square.reshape(1), rest])
 
     def rescale(self, factor: float) -> None:
         """One pass over the buckets' views."""
@@ -162,42 +166,62 @@ class _Touch(torch.autograd.Function):
 
 
 class _Buckets:
-    """The bucket collectives of one backward pass, as the hook sees them."""
+    """The bucket collectives of one backward pass, as the hook sees them; the last one carries the slots.
+
+    Attributes:
+        settled: buffers of the buckets in their order, known after the warm-up; empty before.
+        buffers: those handed to a collective in this pass.
+    """
 
     def __init__(self, *, probe: bool) -> None:
         self._probe = probe
         self.settled: list[Tensor] = []
+        self.start()
+
+    def start(self, slots: Callable[[], Tensor] | None = None) -> None:
+        """Before the backward passes of an update; `slots` gives the small numbers when the last bucket is full."""
+        self._slots = slots
         self.buffers: list[Tensor] = []
         self._squares: list[Tensor] = []
-        self.launched = 0
+        self._carrier: Tensor | None = None
+        self._work: Any = None
 
-    def start(self) -> None:
-        """Before a backward pass."""
-        self.buffers, self._squares, self.launched = [], [], 0
+    @property
+    def launched(self) -> int:
+        """Bucket collectives that this rank has entered."""
+        return len(self.buffers)
 
-    def add(self, buffer: Tensor) -> None:
-        """A bucket is full and about to be summed."""
+    def launch(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        """Sum a full bucket over the ranks."""
         if self._probe:
             self._squares.append(torch.dot(buffer, buffer))
         self.buffers.append(buffer)
-        self.launched += 1
+        if self._slots is None or self.launched < len(self.settled):
+            return _future(dist.all_reduce(buffer, async_op=True), lambda done: done.value()[0])
+        carrier = self._carrier = torch.cat([buffer, self._slots()])
+        self._work = dist.all_reduce(carrier, async_op=True)
+        return _future(self._work, lambda done: buffer.copy_(carrier[: buffer.numel()]))
 
-    def local_square(self) -> float:
-        """The squared norm of this rank's own summed gradient."""
-        return float(torch.stack(self._squares).sum()) if self._squares else 0.0
+    def local_square(self) -> Tensor | None:
+        """The squared norm of this rank's own summed gradient, once its last bucket is full."""
+        return torch.stack(self._squares).sum() if self._squares else None
 
-    def complete_with_zeros(self, group: Group) -> None:
-        """Take part in the collectives that this rank's broken backward pass did not reach."""
+    def complete_with_zeros(self) -> None:
+        """Enter the collectives that this rank's broken backward pass did not reach.
+
+        If it broke after the last one, the failure is told in the next update's.
+        """
         for like in self.settled[self.launched :]:
-            buffer = torch.zeros_like(like)
-            group.all_reduce(buffer)
-            self.buffers.append(buffer)
-        self.launched = len(self.settled)
+            self.launch(torch.zeros_like(like)).wait()
+
+    def reduced_slots(self) -> Tensor:
+        """The slots, summed over the ranks."""
+        if self._work is None or self._carrier is None:
+            raise RuntimeError("DistributedDataParallel did not launch the buckets it settled on")
+        self._work.wait()
+        return self._carrier[-SLOTS:]
 
 
-def _sum_bucket(state: _Buckets, bucket: Any) -> torch.futures.Future[Tensor]:
-    buffer = bucket.buffer()
-    state.add(buffer)
-    work = dist.all_reduce(buffer, async_op=True)
-    future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+def _future(work: Any, then: Callable[[Any], Tensor]) -> torch.futures.Future[Tensor]:
+    future: torch.futures.Future[Tensor] = work.get_future().then(then)
     return future

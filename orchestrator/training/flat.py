@@ -59,8 +59,9 @@ class FlatReducer:
     def settle(self) -> None:
         """Nothing to settle."""
 
-    def begin(self) -> None:
+    def begin(self, share: Share, scale: float) -> None:
         """Gradients and slots to zero."""
+        self._scale = scale
         self._all.zero_()
         if self._sum is not None:
             self._sum.zero_()
@@ -73,27 +74,28 @@ class FlatReducer:
         """The task's summed loss and weight."""
         return self._loss(batch)
 
-    def backward(self, loss: Tensor, scale: float) -> None:
+    def backward(self, loss: Tensor) -> None:
         """Accumulate into the buffer."""
         self._loss_sum += loss.detach()
-        (loss * scale if scale != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
+        (loss * self._scale if self._scale != 1.0 else loss).backward()  # type: ignore[no-untyped-call]
 
-    def harvest(self, weight: float, scale: float) -> float:
+    def harvest(self, weight: float) -> float:
         """Norm of the buffer, which then moves to the sum."""
         if self._sum is None:
             return 0.0
-        square = float(torch.dot(self._grads, self._grads)) / (weight * scale) ** 2
+        square = float(torch.dot(self._grads, self._grads)) / (weight * self._scale) ** 2
         self._sum += self._grads
         self._grads.zero_()
         return square
 
-    def reduce(self, share: Share, scale: float) -> Totals:
+    def reduce(self, share: Share) -> Totals:
         """The one all-reduce."""
         if self._sum is not None:
             self._grads.copy_(self._sum)
         weight = share.weight
         if self._probe and weight > 0:
-            self._square.copy_(torch.dot(self._grads, self._grads) / (weight * scale) ** 2)
+            torch.dot(self._grads, self._grads, out=self._square)
+            self._square *= 1.0 / (weight * self._scale) ** 2
         self._host_view[:] = share.slots()
         self._shares.copy_(self._host)
         if self._group.world_size > 1:

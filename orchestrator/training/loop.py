@@ -84,7 +84,7 @@ class Trial:
             before = progress.samples_seen
             share = accumulate(spec, parts, self.group, before, failure=self._failure, stop=self._stopping())
             self._failure = share.failure
-            totals = parts.reducer.reduce(share, parts.scaler.scale)
+            totals = parts.reducer.reduce(share)
             ending = self._verdict(totals) or self._update(totals, share)
             if ending is None:
                 progress.samples_seen = after = before + spec.plan.global_batch
@@ -126,7 +126,7 @@ class Trial:
             parts.probe.add(totals, share, grad_norm)
             clip = min(1.0, spec.grad_clip / grad_norm) if spec.grad_clip and grad_norm else 1.0
             lr = learning_rate(spec, progress.samples_seen)
-            with Guard(self.group.rank, "update") as guard:
+            with Guard(self.group.rank, "update", earlier=self._failure) as guard:
                 parts.reducer.rescale(average * clip)
                 step(parts.optimizer, lr)
             self._failure = guard.failure

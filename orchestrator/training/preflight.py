@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,7 +40,7 @@ def check_task(task: Task) -> TaskFacts:
     train = _call("train_data", task.train_data)
     val = _call("val_data", task.val_data)
     for name, data in (("train_data", train), ("val_data", val)):
-        if _call(f"len({name})", lambda data=data: len(data)) < 1:
+        if _call(f"len({name})", functools.partial(len, data)) < 1:
             raise TaskError(
                 "must hold at least one sample", key=f"task.{name}", value=0, remedy="check the task's data"
             )

@@ -69,8 +69,8 @@ class Reducer(Protocol):
     def settle(self) -> None:
         """Once, before the first update: whatever collectives the reducer itself needs. Cannot fail on one rank."""
 
-    def begin(self) -> None:
-        """Start an update: gradients to zero."""
+    def begin(self, share: Share, scale: float) -> None:
+        """Start an update: gradients to zero. `share` is filled while the update goes on; `scale` is the loss scale."""
 
     def micro(self, *, last: bool) -> AbstractContextManager[Any]:
         """Context of one micro batch's forward and backward pass."""
@@ -78,13 +78,13 @@ class Reducer(Protocol):
     def forward(self, batch: Any) -> tuple[Tensor, Any]:
         """The task's summed loss and weight."""
 
-    def backward(self, loss: Tensor, scale: float) -> None:
-        """Add `loss` to the update's, and the gradient of ``scale * loss`` to the gradients."""
+    def backward(self, loss: Tensor) -> None:
+        """Add `loss` to the update's, and its scaled gradient to the gradients; its weight must be in the share."""
 
-    def harvest(self, weight: float, scale: float) -> float:
+    def harvest(self, weight: float) -> float:
         """The squared norm of the mean gradient of the micro batch just done; 0 where micro norms are not kept."""
 
-    def reduce(self, share: Share, scale: float) -> Totals:
+    def reduce(self, share: Share) -> Totals:
         """Sum everything over the ranks."""
 
     def rescale(self, factor: float) -> None:

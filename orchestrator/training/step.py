@@ -30,9 +30,9 @@ def accumulate(
     Returns:
         The rank's share. An exception of the data or the task is caught and becomes its failure.
     """
-    reducer, scale = parts.reducer, parts.scaler.scale
+    reducer = parts.reducer
     share = Share(failure=failure, stop=stop, micro_norms=[])
-    reducer.begin()
+    reducer.begin(share, parts.scaler.scale)
     if failure:
         return share
     guard = Guard(group.rank, "loader")
@@ -50,10 +50,10 @@ def accumulate(
                 if weight == 0:
                     continue  # such a loss may be 0/0, whose gradient would spoil the others'
                 guard.phase = "backward"
-                reducer.backward(loss, scale)
-            share.weight += weight
+                share.weight += weight
+                reducer.backward(loss)
             if parts.probe.micro_norms:
-                share.micro_norms.append((reducer.harvest(weight, scale), weight))
+                share.micro_norms.append((reducer.harvest(weight), weight))
     share.failure = guard.failure
     return share
 

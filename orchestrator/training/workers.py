@@ -56,6 +56,11 @@ class WorkerPool:
             self.close()
             raise
 
+    @property
+    def running(self) -> bool:
+        """Whether the workers have been started and not ended."""
+        return self._loader is not None
+
     def close(self) -> None:
         """End the workers."""
         loader, self._loader = self._loader, None

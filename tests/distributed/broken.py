@@ -27,8 +27,8 @@ class RaisesInBackward(torch.autograd.Function):
 class Broken(toys.Tokens):
     """Goes wrong in `phase` on `bad_rank`, from the `call`-th call on.
 
-    ``early`` puts a broken backward at the model's output, before any gradient is there; ``late`` at its input, when DDP
-    has summed its buckets already.
+    ``early`` puts a broken backward at the model's output, before any gradient is there; ``late`` near its input, when
+    DDP may have summed some buckets already.
     """
 
     errors: ClassVar[dict[str, Exception]] = {

@@ -80,4 +80,5 @@ def _serve(rank: int, world_size: int, store: str, pipe: Any) -> None:
         except Exception:  # noqa: BLE001
             pipe.send(("raised", traceback.format_exc()))
     close_pools()
-    dist.destroy_process_group()
+    # Taking gloo's threads down under load can abort the process, and nothing is left to clean up.
+    os._exit(0)

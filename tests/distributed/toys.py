@@ -18,9 +18,7 @@ from orchestrator.training.task import Task
 FEATURES, CLASSES = 12, 5
 
 
-def spec(
-    split: tuple[int, int, int] = (32, 1, 2), *, updates: int = 20, lr: float = 0.05, **changes: Any
-) -> TrialSpec:
+def spec(split: tuple[int, int, int] = (32, 1, 2), *, updates: int = 20, lr: float = 0.05, **changes: Any) -> TrialSpec:
     """A trial of `updates` updates over (micro batch, accumulation, world size)."""
     micro, accumulation, world = split
     total = micro * accumulation * world

@@ -212,7 +212,7 @@ def test_the_plan_shows_candidates_batches_and_resources():
     assert ["256", "128", "1", "2", "79", "10"] in rows
     assert ["x", "[a]", "3"] in rows
     assert "24 trials out of 6 combinations" in text
-    assert "2 at once, on 2 gangs of" in text
+    assert "2 at once, on 2 gangs of 2 workers." in " ".join(text.split())
     assert "CPU: 4 needed, 8 available" in text
     assert f"output:   {RUN_DIR}" in text.splitlines()
     assert "  - one warning" in text
