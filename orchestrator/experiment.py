@@ -10,7 +10,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -27,9 +28,9 @@ from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
 from orchestrator.report.console import Console
 from orchestrator.report.figures import write_figures
+from orchestrator.report.quiet import quiet
 from orchestrator.report.summary import SCHEMA_VERSION, build_summary
 from orchestrator.search.objective import Objective
-from orchestrator.search.tuner import quiet
 from orchestrator.tracking.events import Event, EventLog, read_events
 from orchestrator.tracking.follow import Follower
 from orchestrator.tracking.results import write_results
@@ -79,8 +80,10 @@ class Experiment:
         self._status = "failed"
         self.session: Session
         self.pool: Pool
-        self._tracker: Tracker
+        self._tracker: Tracker | None = None
+        self._tracker_lock = threading.Lock()
         self._console: Console
+        self._follower: Follower
 
     @property
     def scratch(self) -> Path:
@@ -98,9 +101,8 @@ class Experiment:
             self.session = stack.enter_context(connect(self._modules))
             self.pool = stack.enter_context(self._make_pool())
             self.pool.append("sweep_started", **self._beginning())
-            stack.enter_context(Follower(self.run_dir.events, [self._console, self._tables]))
-            self._tracker = Tracker(self.run_dir.events, uri=self._uri, experiment=self._name)
-            stack.callback(self._tracker.close, 0.0)
+            listeners: list[Callable[[Event], None]] = [self._console, self._tables, self._track]
+            self._follower = stack.enter_context(Follower(self.run_dir.events, listeners))
             self._stack = stack.pop_all()
         return self
 
@@ -123,19 +125,19 @@ class Experiment:
             mlflow={
                 "tracking_uri": self._uri,
                 "experiment": self._name,
-                "parent_run_id": self._tracker.parent_run_id,
+                "parent_run_id": self._tracking().parent_run_id,
             },
             warnings=self._warnings,
         )
 
     def _end(self) -> None:
         """Write what there is, whatever happened; send it to MLflow; say the last word."""
-        self._tables({"event": "trial_ended"})
         if self._status != "failed":
             for figure in write_figures(read_events(self.run_dir.events), self.run_dir.local / "figures"):
                 self.pool.append("artifact", path=str(figure), folder="figures")
         self.pool.append("sweep_ended", status=self._status)
-        left = self._tracker.close(DRAIN_TIMEOUT_S)
+        self._follower.close()
+        left = self._tracking().close(DRAIN_TIMEOUT_S)
         if not left.nothing:
             self._warnings.append(str(left))
         summary = self.summary()
@@ -188,6 +190,17 @@ class Experiment:
                 "nodes": len(self.session.nodes),
             },
         }
+
+    def _track(self, event: Event) -> None:
+        """Start the MLflow writer when the workers are up: its import and schema would only delay them."""
+        if event["event"] == "gang_started":
+            self._tracking()
+
+    def _tracking(self) -> Tracker:
+        with self._tracker_lock:
+            if self._tracker is None:
+                self._tracker = Tracker(self.run_dir.events, uri=self._uri, experiment=self._name)
+            return self._tracker
 
     def _tables(self, event: Event) -> None:
         if event["event"] == "trial_ended":

@@ -15,6 +15,7 @@ from orchestrator.config.load import load_spec
 from orchestrator.errors import GangError, OrchestratorError
 
 if TYPE_CHECKING:
+    from orchestrator.experiment import Experiment
     from orchestrator.preparation import Prepared
 
 DEFAULT_SPACE = "search_spaces/digits.yaml"
@@ -69,17 +70,12 @@ def sweep(prepared: Prepared, out: str) -> None:
         GangError: no gang could be started or kept.
     """
     from orchestrator.experiment import Experiment
-    from orchestrator.search.repeats import plan_repeats
-    from orchestrator.search.scheduler import early_stopping
-    from orchestrator.search.searcher import StudySearcher, open_study
-    from orchestrator.search.tuner import run_search
     from orchestrator.tracking.run_dir import RunDir
 
-    spec, objective = prepared.spec, prepared.objective
     with Experiment(
-        spec=spec,
+        spec=prepared.spec,
         facts=prepared.event_facts(),
-        objective=objective,
+        objective=prepared.objective,
         warm_up=prepared.baseline,
         run_dir=RunDir(out),
         tracking_uri=prepared.tracking_uri,
@@ -87,37 +83,48 @@ def sweep(prepared: Prepared, out: str) -> None:
         file=prepared.file,
         modules=prepared.modules,
     ) as experiment:
-        pool = experiment.pool
-        searcher = StudySearcher(
-            study=open_study(experiment.run_dir.local / "study.journal", spec.name, objective),
-            space=spec.space,
-            resolve=prepared.resolve,
-            objective=objective,
-            sampler=spec.search.sampler,
-            seed=spec.seed,
-            startup_trials=spec.search.startup_trials,
-            trials=spec.search.trials,
-            at_once=pool.size,
-            repeats=lambda: plan_repeats(
-                searcher.finished,
-                objective=objective,
-                top=spec.search.repeat_top,
-                seeds=spec.search.seeds,
-                resolve=prepared.resolve,
-            ),
-            on_reuse=lambda event: pool.append("trial_reused", **event),
-        )
-        run_search(
-            mailbox=pool.mailbox,
-            searcher=searcher,
-            scheduler=early_stopping(spec, objective, largest_batch=prepared.largest_batch, cancel=pool.cancel),
-            metric=objective.metric,
-            driver_ip=experiment.session.driver_ip,
-            storage=experiment.scratch,
-        )
+        _search(prepared, experiment)
         experiment.finish()
-        if reason := pool.broken():
+        if reason := experiment.pool.broken():
             raise GangError(f"no worker group could be kept ({reason}); what is done is in {experiment.run_dir.uri}")
+
+
+def _search(prepared: Prepared, experiment: Experiment) -> None:
+    """Suggest trials and hand them to the gangs until the search is over."""
+    # Imported while the gangs start: Tune and Optuna take seconds that nobody has to wait for.
+    from orchestrator.search.repeats import plan_repeats
+    from orchestrator.search.scheduler import early_stopping
+    from orchestrator.search.searcher import StudySearcher, open_study
+    from orchestrator.search.tuner import run_search
+
+    spec, objective, pool = prepared.spec, prepared.objective, experiment.pool
+    searcher = StudySearcher(
+        study=open_study(experiment.run_dir.local / "study.journal", spec.name, objective),
+        space=spec.space,
+        resolve=prepared.resolve,
+        objective=objective,
+        sampler=spec.search.sampler,
+        seed=spec.seed,
+        startup_trials=spec.search.startup_trials,
+        trials=spec.search.trials,
+        at_once=pool.size,
+        repeats=lambda: plan_repeats(
+            searcher.finished,
+            objective=objective,
+            top=spec.search.repeat_top,
+            seeds=spec.search.seeds,
+            resolve=prepared.resolve,
+        ),
+        on_reuse=lambda event: pool.append("trial_reused", **event),
+    )
+    run_search(
+        mailbox=pool.mailbox,
+        searcher=searcher,
+        scheduler=early_stopping(spec, objective, largest_batch=prepared.largest_batch, cancel=pool.cancel),
+        metric=objective.metric,
+        driver_ip=experiment.session.driver_ip,
+        storage=experiment.scratch,
+    )
 
 
 if __name__ == "__main__":

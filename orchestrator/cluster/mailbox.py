@@ -10,6 +10,7 @@ import asyncio
 import collections
 import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -236,6 +237,14 @@ class Mailbox:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+class MailboxActor(Mailbox):
+    """The mailbox where it runs as an actor: it opens the journal there. It is here, not with the pool, because its
+    process imports this module, and should not import torch for that."""
+
+    def __init__(self, open_journal: Callable[[], Journal], score: Score, gangs: int) -> None:
+        super().__init__(open_journal(), score, gangs)
 
 
 def _failed(what: str, reason: str) -> dict[str, Any]:

@@ -12,18 +12,11 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.gang import Gang, GangShape
-from orchestrator.cluster.mailbox import Journal, Mailbox, Score
+from orchestrator.cluster.mailbox import Journal, MailboxActor, Score
 from orchestrator.cluster.session import Session
 from orchestrator.cluster.worker import WorkerSettings
 
 CLOSE_TIMEOUT_S = 20.0
-
-
-class _MailboxActor(Mailbox):
-    """The mailbox where it runs: it opens the journal there."""
-
-    def __init__(self, open_journal: Callable[[], Journal], score: Score, gangs: int) -> None:
-        super().__init__(open_journal(), score, gangs)
 
 
 class Pool:
@@ -52,7 +45,7 @@ class Pool:
     ) -> None:
         self.size = gangs
         here = NodeAffinitySchedulingStrategy(session.driver_node_id, soft=False)
-        actor = ray.remote(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)(_MailboxActor)
+        actor = ray.remote(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)(MailboxActor)
         self.mailbox = actor.remote(open_journal, score, gangs)
         self._gangs = [
             Gang(shape, dataclasses.replace(settings, gang=index), self.mailbox, storage) for index in range(gangs)

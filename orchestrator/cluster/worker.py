@@ -32,8 +32,8 @@ _POLL_S = 20.0  # far below the process group's timeout: the other ranks wait in
 class WorkerSettings:
     """What every worker of a gang needs to know.
 
-    `import_paths` are the driver's, so that a task is found where the user's command found it; `warm_up` is a trial spec to
-    be tried briefly at the start.
+    `import_paths` are the driver's, so that a task is found where the user's command found it; `warm_up` is a trial
+    spec to be tried briefly at the start.
     """
 
     gang: int

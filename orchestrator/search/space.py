@@ -44,6 +44,8 @@ def from_optuna(parameter: Parameter, value: Any) -> Any:
             return next(choice for choice in options if _same(_to_scalar(choice), value))
         case PowerRange(base=base):
             return base ** int(value)
+        case DurationRange(unit="share", low=low, high=high):
+            return parameter.at(min(high, max(low, float(f"{value:.3g}"))))  # more digits only clutter every table
         case DurationRange():
             return parameter.at(value)
         case IntRange():

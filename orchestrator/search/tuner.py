@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 # Ctrl-C is the driver's to handle; Tune would finish its experiment as if it were done.
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
 
-_NOISY = ("ray", "optuna", "orchestrator", "mlflow", "alembic", "py.warnings")
 _SLIVER = 0.001  # Tune refuses an empty bundle; this much of the driver's own node costs no CPU and keeps trials there
 
 
@@ -63,28 +59,3 @@ def run_search(
 
 def _name(trial: Any) -> str:
     return str(trial.config.get("trial", trial.trial_id))
-
-
-@contextlib.contextmanager
-def quiet(log: Path) -> Iterator[None]:
-    """Send what Ray, Tune, Optuna and our own modules log or print to a file.
-
-    Who wants the terminal meanwhile keeps its own handle of it.
-    """
-    handler = logging.FileHandler(log)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    loggers = [logging.getLogger(name) for name in _NOISY]
-    before = [(logger, list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
-    logging.captureWarnings(True)
-    for logger in loggers:
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO)
-    try:
-        with contextlib.redirect_stdout(handler.stream), contextlib.redirect_stderr(handler.stream):
-            yield
-    finally:
-        logging.captureWarnings(False)
-        for logger, handlers, propagate, level in before:
-            logger.handlers, logger.propagate = handlers, propagate
-            logger.setLevel(level)
-        handler.close()

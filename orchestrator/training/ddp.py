@@ -99,7 +99,7 @@ class DdpReducer:
             self._flush()
         norms = torch._foreach_norm(self._buckets.buffers)
         norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-        return Totals(*self._buckets.reduced_slots().tolist(), float(norm))
+        return Totals(*[*self._buckets.reduced_slots().tolist(), float(norm)])
 
     def _slots(self, share: Share, scale: float) -> Tensor:
         square = self._buckets.local_square()

@@ -49,7 +49,9 @@ class FlatReducer:
         self._reduced = self._all[:-1]
         self._grads, self._slots, self._norm = self._all[:end], self._all[end:], self._all[-1]
         self._loss_sum, self._square, self._shares = self._slots[0], self._slots[1], self._slots[2:SLOTS]
-        self._host = torch.zeros(len(self._shares), dtype=dtype, pin_memory=device.type == "cuda")
+        self._host = (
+            torch.zeros(len(self._shares), dtype=dtype, pin_memory=True) if device.type == "cuda" else self._shares
+        )
         self._host_view = self._host.numpy()  # writing through numpy costs a tenth of building a tensor
         self._sum = torch.zeros_like(self._grads) if micro_norms else None
         self._context = nullcontext()
@@ -97,7 +99,8 @@ class FlatReducer:
             torch.dot(self._grads, self._grads, out=self._square)
             self._square *= 1.0 / (weight * self._scale) ** 2
         self._host_view[:] = share.slots()
-        self._shares.copy_(self._host)
+        if self._host is not self._shares:
+            self._shares.copy_(self._host)
         if self._group.world_size > 1:
             self._group.all_reduce(self._reduced)
         torch.linalg.vector_norm(self._grads, out=self._norm)

@@ -14,7 +14,7 @@ from torch import Tensor
 from orchestrator.training.records import Failure
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Share:
     """What one rank brings to an update beside its gradients.
 

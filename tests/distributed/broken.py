@@ -28,7 +28,7 @@ class Broken(toys.Tokens):
     """Goes wrong in `phase` on `bad_rank`, from the `call`-th call on.
 
     ``early`` puts a broken backward at the model's output, before any gradient is there; ``late`` near its input, when
-    DDP may have summed some buckets already.
+    DDP may have summed some buckets already; ``after`` breaks when all gradients are there.
     """
 
     errors: ClassVar[dict[str, Exception]] = {
@@ -66,6 +66,8 @@ class Broken(toys.Tokens):
         loss, weight = super().loss(model, batch)
         if self.phase == "early" and self.bad():
             return RaisesInBackward.apply(loss), weight
+        if self.phase == "after" and self.bad():
+            loss.register_hook(lambda grad: torch.autograd.Variable._execution_engine.queue_callback(_raise))
         if self.phase == "nan" and self.bad():
             return loss * float("nan"), weight
         if self.phase == "infinite gradient" and self.bad():
@@ -78,6 +80,10 @@ class Broken(toys.Tokens):
         if self.phase == "evaluation" and toys.rank() == self.bad_rank:
             raise ZeroDivisionError("evaluation broke")
         return {"loss": super().loss(model, batch)}
+
+
+def _raise() -> None:
+    raise RuntimeError("backward broke")
 
 
 class BrokenRows(TensorRows):

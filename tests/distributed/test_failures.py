@@ -14,6 +14,7 @@ PHASES = {
     "forward": ("forward", "ValueError", "forward broke"),
     "early": ("backward", "RuntimeError", "backward broke"),
     "late": ("backward", "RuntimeError", "backward broke"),
+    "after": ("backward", "RuntimeError", "backward broke"),
     "evaluation": ("evaluation", "ZeroDivisionError", "evaluation broke"),
     "vector": ("forward", "TypeError", "scalar tensor"),
 }

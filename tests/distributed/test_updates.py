@@ -169,3 +169,28 @@ def _stop_requested(group, trial):
         return group.rank == 1 and len(asked) == 6
 
     return run_trial(trial, toys.Tokens(), group, lambda e: False, stop_requested=request)
+
+
+@pytest.mark.parametrize("reducer", ["flat", "ddp"])
+def test_one_reduction_an_update(reducer, two):
+    """Of tensors, with every rank's loss, weight, norms and codes in it; evaluations take one each."""
+    trial = toys.spec((8, 2, 2), updates=12, eval_every_samples=128, reducer=reducer, noise_probe=True)
+    warm_up = 2 if reducer == "ddp" else 0
+    assert two.run(_reductions, trial) == [12 + 3 + warm_up] * 2
+
+
+def _reductions(group, trial):
+    import torch.distributed as dist
+
+    right, counted = dist.all_reduce, []
+
+    def all_reduce(*args, **options):
+        counted.append(1)
+        return right(*args, **options)
+
+    dist.all_reduce = all_reduce
+    try:
+        toys.train(group, toys.Tokens(), trial)
+    finally:
+        dist.all_reduce = right
+    return len(counted)
