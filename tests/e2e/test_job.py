@@ -35,7 +35,7 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[tuple[str, dict[str, str]]]:
-    """A head of two CPUs, started by hand and ended by its own process id; the dashboard's address and the environment."""
+    """A head of two CPUs, started by hand and ended by its own process id: the dashboard's address, the environment."""
     gcs, dashboard, client, agent, metrics = free_ports(5)
     scratch = tempfile.mkdtemp(prefix="rj", dir="/tmp")  # short: Ray's sockets have long names
     token = secrets.token_hex(32)
@@ -54,7 +54,7 @@ def head() -> Iterator[tuple[str, dict[str, str]]]:
         wait_for(address, process, Path(log.name))
         yield address, environment
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)  # upon SIGTERM a head drains its node for half a minute first
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
