@@ -32,22 +32,18 @@ def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
 
 
-@pytest.fixture
-def run_sweep(
-    ray_session: None, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., dict[str, Any]]:
+@pytest.fixture(scope="session")
+def run_sweep(ray_session: None, tracking_uri: str) -> Callable[..., dict[str, Any]]:
     """Run a sweep as its command line would, in this process and the suite's Ray; returns its summary."""
     from orchestrator import sweep
 
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
-
-    def run(space: str | Path, *settings: str, out: str = "out", expect: int = 0) -> dict[str, Any]:
+    def run(space: str | Path, *settings: str, out: Path, expect: int = 0) -> dict[str, Any]:
         path = PROJECT / "search_spaces" / space if isinstance(space, str) else space
-        argv = [str(path), "--out", str(tmp_path / out)]
-        for setting in settings:
+        argv = [str(path), "--out", str(out)]
+        for setting in (f"tracking.uri={tracking_uri}", *settings):
             argv += ["--set", setting]
         assert sweep.main(argv) == expect
-        summary: dict[str, Any] = json.loads((tmp_path / out / "summary.json").read_text())
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
         return summary
 
     return run

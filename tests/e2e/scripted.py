@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,13 +15,13 @@ from orchestrator.training.task import Task, TaskConfig
 SAMPLES = 4096
 
 
-class ScriptedConfig(TaskConfig):
-    """`value`: the loss of every sample, as text so that nan and inf can be written. `breaks`: what goes wrong."""
+PLACES = ("forward", "evaluation", "loader", "setup", "die")
 
-    value: str = "1.0"
-    breaks: Literal["", "forward", "evaluation", "loader", "setup", "die"] = ""
-    rank: int = 1
-    after: int = 0
+
+class ScriptedConfig(TaskConfig):
+    """`scene`: the loss of every sample ("0.5", "nan", "inf"), or the place where rank 1 breaks."""
+
+    scene: str = "1.0"
     marker: str = ""
 
 
@@ -34,34 +34,29 @@ class _Rows:
 
     def fetch(self, indices: np.ndarray[Any, Any], draws: Any) -> Any:
         if draws is not None:
-            self._task.trip("loader", int(draws.positions[0]))
+            self._task.trip("loader")
         return torch.from_numpy(np.asarray(indices))
 
 
 class Scripted(Task):
-    """One parameter that slowly falls from `value`."""
+    """One parameter, and a loss that does not depend on it."""
 
     Config = ScriptedConfig
-    metric_modes: ClassVar = {"loss": "min", "falling": "min"}
+    metric_modes: ClassVar = {"loss": "min"}
 
     def __init__(self, config: ScriptedConfig) -> None:
         super().__init__(config)
-        if config.breaks == "setup" and torch.distributed.is_initialized():
-            self.trip("setup", SAMPLES)
+        self._value = 1.0 if config.scene in PLACES else float(config.scene)
+        self.trip("setup")
 
-    def trip(self, where: str, position: int) -> None:
-        config = self.config
-        if config.breaks != where or position < config.after or not torch.distributed.is_initialized():
+    def trip(self, place: str) -> None:
+        if self.config.scene != place or not torch.distributed.is_initialized() or torch.distributed.get_rank() != 1:
             return
-        if torch.distributed.get_rank() != config.rank:
-            return
-        if where == "die":
-            if os.path.exists(config.marker):
-                return  # once is enough
-            if config.marker:
-                open(config.marker, "w").close()
+        if place != "die":
+            raise RuntimeError(f"scripted to break in {place}")
+        if not os.path.exists(self.config.marker):  # once is enough
+            open(self.config.marker, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
-        raise RuntimeError(f"scripted to break in {where}")
 
     def model(self) -> nn.Module:
         return nn.Linear(1, 1, bias=False)
@@ -73,12 +68,11 @@ class Scripted(Task):
         return _Rows(self)
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
-        self.trip("forward", SAMPLES)
-        self.trip("die", SAMPLES)
+        self.trip("forward")
+        self.trip("die")
         zero = 0.0 * model(torch.ones(1, 1)).sum()
-        return (zero + float(self.config.value)) * len(batch), len(batch)
+        return (zero + self._value) * len(batch), len(batch)
 
     def evaluate(self, model: nn.Module, batch: Any) -> Any:
-        self.trip("evaluation", SAMPLES)
-        value = float(self.config.value) * len(batch)
-        return {"loss": (torch.tensor(value), len(batch)), "falling": (torch.tensor(value), len(batch))}
+        self.trip("evaluation")
+        return {"loss": (torch.tensor(self._value * len(batch)), len(batch))}

@@ -1,37 +1,23 @@
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mlflow_server import Database, Server, free_port, wait_until
+from tracking_samples import Sweep
+
+from orchestrator.tracking import sync
+from orchestrator.tracking.cursor import cursor_path, load_cursor
+from orchestrator.tracking.events import EventLog, read_events
+from orchestrator.tracking.tracker import Tracker
+from orchestrator.tracking.uri import check_uri
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "e2e"), str(TESTS / "unit" / "tracking")]
-
-from mlflow_server import Database, Server, free_port, wait_until  # noqa: E402
-from tracking_samples import Sweep  # noqa: E402
-
-from orchestrator.tracking import sync  # noqa: E402
-from orchestrator.tracking.cursor import cursor_path, load_cursor  # noqa: E402
-from orchestrator.tracking.events import EventLog, read_events  # noqa: E402
-from orchestrator.tracking.tracker import Tracker  # noqa: E402
-from orchestrator.tracking.uri import check_uri  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("server"))
-    running.start()
-    shutil.copy(running.database.path, running.fresh_database)
-    yield running
-    running.stop()
 
 
 def test_a_writer_that_is_killed_midway_loses_and_doubles_nothing(tmp_path: Path) -> None:
@@ -152,33 +138,3 @@ def test_the_writer_outlives_a_driver_that_is_killed_and_closes_its_runs(server:
     wait_until("the writer to end", lambda: not Path(f"/proc/{int(done.stdout)}").exists())
     assert database.statuses() == {"t0000": "FINISHED", "t0001": "KILLED", "sweep": "KILLED"}
     assert database.steps("t0001", "val/loss") == [2016, 4000, 6016, 8000]
-
-
-def test_the_compare_page_shows_batch_and_peak_learning_rate(server: Server, tmp_path: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert browser, "this test needs Chromium"
-    with EventLog(tmp_path / "events.jsonl") as log:
-        sweep = Sweep(log)
-        tracker = Tracker(log, uri=server.uri, experiment="compare")
-        sweep.start(name="compare")
-        for number in range(3):
-            sweep.whole_trial(number)
-        log.append("sweep_ended", status="done")
-        left = tracker.close(timeout_s=60)
-    assert left.nothing, str(left)
-    runs = [run.run_id for run in load_cursor(cursor_path(log.path)).runs.values()]
-    experiment = load_cursor(cursor_path(log.path)).experiment_id
-    query = urllib.parse.urlencode(
-        {"runs": json.dumps(runs, separators=(",", ":")), "experiments": json.dumps([experiment])}
-    )
-    page = f"{server.uri}/#/compare-runs?{query}"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=30000", "--window-size=1400,1600"]
-    shown = subprocess.run(
-        [browser, *flags, f"--screenshot={tmp_path / 'compare.png'}", "--dump-dom", page],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    for text in ("batch/global", "lr/peak", "t0001 B=32 lr=0.1 sqrt", "val/accuracy"):
-        assert text in shown.stdout, shown.stdout[-3000:] + shown.stderr[-1000:]
