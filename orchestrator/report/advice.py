@@ -32,12 +32,14 @@ def what_next(
         rules: `RuleResult.to_dict()` of every rule that was compared.
         repeats: as in `summary.json`.
     """
+    two = len(objective.names) > 1
     advice = [
         *_unfinished(history),
         *_bad_trials(history),
         *_target(history, objective),
-        *(_batch_edge(history, best) if best else []),
-        *(_lr_edge(history, best) if best else []),
+        # Of two objectives, one is always best at an end: only a single best setting says where to look next.
+        *(_batch_edge(history, best) if best and not two else []),
+        *(_lr_edge(history, best) if best and not two else []),
         *_rules(rules),
         *_seeds(best, repeats),
     ]

@@ -28,7 +28,10 @@ def write(out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
     if summary["repeats"]:
         _write_table(out, "Settings repeated under other seeds", tables.repeats_table(summary["repeats"]))
     out.print(f"[bold]Trials:[/bold] {_counts(summary['counts'])}")
-    _write_best(out, summary)
+    if summary["pareto_front"] is not None:
+        _write_front(out, summary)
+    else:
+        _write_best(out, summary)
     _write_list(out, "Warnings", summary["warnings"])
     _write_list(out, "Next", summary["next"])
     # Written past rich's wrapping, so that scripts can take the last line as the path.
@@ -65,6 +68,20 @@ def _write_table(out: RichConsole, title: str, table: Table) -> None:
     out.print(f"[bold]{escape(title)}[/bold]")
     out.print(table)
     out.print()
+
+
+def _write_front(out: RichConsole, summary: Mapping[str, Any]) -> None:
+    """The trials that no other beats in one value without losing in the other."""
+    out.print("[bold]Pareto front:[/bold]" + ("" if summary["pareto_front"] else " empty, for no trial has a value"))
+    for point in summary["pareto_front"]:
+        spec = point["spec"]
+        values = ", ".join(
+            f"{formats.number(value)} {name}"
+            for name, value in zip(summary["objective"]["values"], point["value"], strict=True)
+        )
+        lr = formats.lr(spec["lr"]["peak"])
+        setting = f"global batch {spec['plan']['global_batch']}, peak LR {lr} ({spec['lr']['rule']})"
+        _write_indented(out, f"{values}: {point['trial']}, {setting}", bullet="- ")
 
 
 def _write_best(out: RichConsole, summary: Mapping[str, Any]) -> None:
