@@ -120,7 +120,7 @@ def test_two_objectives_show_both_values(made_up):
     trial, spec = sweep.start(64, 0.1)
     sweep.end(trial, spec, "target_reached", [110, 7_040], 7_040)
     report = final_report(sweep.events)
-    assert "  - 110 updates to target, 7040 samples to target: t0000, global batch 64, peak LR" in report
+    assert "  - 110 updates to target, 7040 samples to target: t0000, global batch 64" in report
     assert "Best:" not in report, "of two objectives none is the better one"
     assert "updates to target/samples to target 110, 7040" in log_of(sweep.events)
 
