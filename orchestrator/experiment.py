@@ -6,11 +6,13 @@ Entry points that train trials (the sweep, and what comes after it) share this; 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +28,7 @@ from orchestrator.cluster.session import Session, connect
 from orchestrator.cluster.worker import WorkerSettings
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
+from orchestrator.errors import GangError
 from orchestrator.report.console import Console
 from orchestrator.report.figures import write_figures
 from orchestrator.report.quiet import quiet
@@ -41,6 +44,9 @@ from orchestrator.tracking.tracker import Tracker
 
 IDLE_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 60.0
+TABLES_SHARE = 0.1  # of the follower's time: each writing of the tables reads the whole record again
+
+logger = logging.getLogger(__name__)
 
 
 class Experiment:
@@ -82,6 +88,7 @@ class Experiment:
         self.pool: Pool
         self._tracker: Tracker | None = None
         self._tracker_lock = threading.Lock()
+        self._tables_due_at = 0.0
         self._console: Console
         self._follower: Follower
 
@@ -132,18 +139,37 @@ class Experiment:
 
     def _end(self) -> None:
         """Write what there is, whatever happened; send it to MLflow; say the last word."""
-        if self._status != "failed":
-            for figure in write_figures(read_events(self.run_dir.events), self.run_dir.local / "figures"):
-                self.pool.append("artifact", path=str(figure), folder="figures")
-        self.pool.append("sweep_ended", status=self._status)
+        broken = None
+        try:
+            self.pool.send_home()
+            self._figures()
+            self.pool.append("sweep_ended", status=self._status)
+        except GangError as error:  # what is on disk is still worth a summary
+            broken, self._status = error, "failed"
+            self._warnings.append(str(error))
         self._follower.close()
         left = self._tracking().close(DRAIN_TIMEOUT_S)
         if not left.nothing:
             self._warnings.append(str(left))
-        summary = self.summary()
+        write_results(read_events(self.run_dir.events), self.run_dir.uri)
+        summary = {**self.summary(), "status": self._status}
         self.run_dir.write_json("summary.json", summary)
         self.run_dir.publish()
         self._stack.callback(self._console.finish, summary, self.run_dir.uri)
+        if broken:
+            raise broken
+
+    def _figures(self) -> None:
+        if self._status == "failed":
+            return
+        try:
+            for figure in write_figures(read_events(self.run_dir.events), self.run_dir.local / "figures"):
+                self.pool.append("artifact", path=str(figure), folder="figures")
+        except GangError:
+            raise
+        except Exception as error:  # a figure that cannot be drawn must not cost the summary
+            logger.exception("figures")
+            self._warnings.append(f"no figures: {error}")
 
     def _make_pool(self) -> Pool:
         cluster = self.spec.cluster
@@ -203,5 +229,8 @@ class Experiment:
             return self._tracker
 
     def _tables(self, event: Event) -> None:
-        if event["event"] == "trial_ended":
+        started_at = time.monotonic()
+        if event["event"] == "trial_ended" and started_at >= self._tables_due_at:
             write_results(read_events(self.run_dir.events), self.run_dir.uri)
+            ended_at = time.monotonic()
+            self._tables_due_at = ended_at + (ended_at - started_at) / TABLES_SHARE

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.exceptions import WorkerGroupError
 
 from orchestrator.cluster.worker import WorkerSettings, gang_main
 
@@ -48,16 +50,23 @@ class Gang(threading.Thread):
         self._shape, self._settings, self._mailbox, self._storage = shape, settings, mailbox, storage
 
     def run(self) -> None:
-        """Start the workers, again and again while that gets trials done."""
-        again = True
-        while again:
-            seen = ray.get(self._mailbox.status.remote())["trials_done"][self._settings.gang]
-            try:
-                self._trainer().fit()
-                again = self._settings.one_trial and not ray.get(self._mailbox.closing.remote())
-            except Exception as error:  # whatever Ray Train raises, this run is over
-                logger.exception("gang %d", self._settings.gang)
-                again = ray.get(self._mailbox.gang_failed.remote(self._settings.gang, _cause(error), seen))
+        """Start the workers, again and again while they take trials."""
+        try:
+            while self._run_once():
+                pass
+        except RayError:  # the mailbox is gone, and the sweep with it
+            logger.exception("gang %d", self._settings.gang)
+
+    def _run_once(self) -> bool:
+        """One Ray Train run; whether there should be another."""
+        gang = self._settings.gang
+        seen = ray.get(self._mailbox.status.remote())["trials_taken"][gang]
+        try:
+            self._trainer().fit()
+        except Exception as error:  # whatever Ray Train raises, this run is over
+            logger.exception("gang %d", gang)
+            return bool(ray.get(self._mailbox.gang_failed.remote(gang, _cause(error), seen)))
+        return self._settings.one_trial and not ray.get(self._mailbox.closing.remote())
 
     def _trainer(self) -> TorchTrainer:
         return TorchTrainer(
@@ -74,13 +83,19 @@ class Gang(threading.Thread):
             run_config=RunConfig(
                 name=f"gang-{self._settings.gang}",
                 storage_path=self._storage,
-                failure_config=FailureConfig(max_failures=0 if self._settings.one_trial else RESTARTS),
+                # Workers that cannot start (no room any more, no import) are tried for ever unless it is limited.
+                failure_config=FailureConfig(
+                    max_failures=0 if self._settings.one_trial else RESTARTS, controller_failure_limit=RESTARTS
+                ),
             ),
         )
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost cause in one line."""
+    """The innermost cause in one line; of several workers, each that says something else."""
+    if isinstance(error, WorkerGroupError):
+        said = {_cause(failure): rank for rank, failure in sorted(error.worker_failures.items(), reverse=True)}
+        return "; ".join(f"rank {rank}: {text}" for text, rank in sorted(said.items(), key=lambda item: item[1])[:3])
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from types import TracebackType
 from typing import Any
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.gang import Gang, GangShape
 from orchestrator.cluster.mailbox import Journal, MailboxActor, Score
 from orchestrator.cluster.session import Session
 from orchestrator.cluster.worker import WorkerSettings
+from orchestrator.errors import GangError
 
 CLOSE_TIMEOUT_S = 20.0
 
@@ -61,25 +64,45 @@ class Pool:
 
     def append(self, event: str, **fields: Any) -> None:
         """Write an event into the journal; returns once it is durable."""
-        ray.get(self.mailbox.append.remote(event, fields))
+        self._ask(self.mailbox.append.remote(event, fields))
 
-    def cancel(self, trial: str, by: str) -> None:
-        """Stop a trial at its next evaluation. Does not wait."""
-        self.mailbox.cancel.remote(trial, by)
+    def cancel(self, trial: str, by: str | None) -> bool:
+        """Stop a trial at its next evaluation, for which this does not wait; False if it has ended by itself.
+
+        `by` is the policy that stops it, or None if nobody can follow it any more: that is a failure.
+        """
+        return bool(self._ask(self.mailbox.cancel.remote(trial, by)))
 
     def broken(self) -> str | None:
-        """Why no gang is left, or None."""
-        reason: str | None = ray.get(self.mailbox.status.remote())["broken"]
+        """Why no trial can be trained any more, or None."""
+        reason: str | None = self._ask(self.mailbox.status.remote())["broken"]
         return reason
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait for trials that were stopped to reach their next evaluation."""
-        return bool(ray.get(self.mailbox.wait_until_idle.remote(timeout_s)))
+        return bool(self._ask(self.mailbox.wait_until_idle.remote(timeout_s)))
+
+    def send_home(self) -> None:
+        """Let every gang end, a trial that it is at included; nothing that gangs say is kept from here on."""
+        self._ask(self.mailbox.close.remote())
 
     def close(self) -> None:
         """Send every gang home and wait up to `CLOSE_TIMEOUT_S`; what is left dies with the connection to Ray."""
-        ray.get(self.mailbox.close.remote())
+        with contextlib.suppress(GangError):  # of a mailbox that is gone the gangs learn by themselves
+            self.send_home()
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for gang in self._gangs:
             gang.join(max(0.0, deadline - time.monotonic()))
         ray.kill(self.mailbox)
+
+    def _ask(self, answer: Any) -> Any:
+        """The mailbox's answer.
+
+        Raises:
+            GangError: the mailbox is gone, or could not do it.
+        """
+        try:
+            return ray.get(answer)
+        except RayError as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            raise GangError(f"the sweep's mailbox and record failed: {str(cause).strip()}") from error

@@ -100,7 +100,11 @@ def _warm_up(spec: TrialSpec, tasks: _Tasks, group: Group) -> None:
     lr = dataclasses.replace(spec.lr, warmup_samples=0)
     short = dataclasses.replace(spec, budget_samples=two_updates, eval_every_samples=two_updates, target=None, lr=lr)
     task = tasks.get(short)
-    brief = task if isinstance(task, Exception) else Brief(task, short.eval_batch * group.world_size)
+    brief: Task | Exception
+    try:
+        brief = task if isinstance(task, Exception) else Brief(task, short.eval_batch * group.world_size)
+    except Exception as error:  # noqa: BLE001  a task is user code, and may not have set itself up as `Task` does
+        brief = error
     if not any(group.gather_objects(isinstance(brief, Exception))) and not isinstance(brief, Exception):
         run_trial(short, brief, group, lambda evaluation: False)
 

@@ -1,7 +1,7 @@
-"""Early stopping by samples: pure policies that only decide. `scheduler` acts on what they say.
+"""Early stopping: pure policies that only decide. `scheduler` acts on what they say.
 
-ASHA (Li 2020) with rungs in samples, and the race: a trial stops when it can no longer beat the best
-samples-to-target at its batch.
+ASHA (Li 2020) with rungs in samples, and the race: a trial stops when it can no longer beat the best samples (or
+seconds) to the target at its batch.
 """
 
 from __future__ import annotations
@@ -64,14 +64,18 @@ class Asha:
 
 @dataclass
 class Race:
-    """Stops a trial that has passed the best samples-to-target of its global batch without reaching the target."""
+    """Stops a trial that has spent the best cost-to-target of its global batch without reaching the target.
 
-    _best: dict[int, int] = field(default_factory=dict)
+    The cost is what the objective counts: samples, or training seconds. A trial that needs more samples than another
+    can still need less time, as a smaller model does.
+    """
 
-    def stops(self, global_batch: int, samples_seen: int, reached: bool) -> bool:
+    _best: dict[int, float] = field(default_factory=dict)
+
+    def stops(self, global_batch: int, cost: float, reached: bool) -> bool:
         """Take note of an evaluation; whether the trial can no longer win at its batch."""
         best = self._best.get(global_batch)
         if reached:
-            self._best[global_batch] = samples_seen if best is None else min(best, samples_seen)
+            self._best[global_batch] = cost if best is None else min(best, cost)
             return False
-        return best is not None and samples_seen >= best
+        return best is not None and cost >= best

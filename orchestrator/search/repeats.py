@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.config.trial import TrialSpec
@@ -22,7 +22,7 @@ def plan_repeats(
 
     Args:
         finished: the search's suggestions and how they ended; the run of the search counts as the first seed.
-        objective: what is best; of two objectives the first one decides.
+        objective: what is best; of two objectives, those that no other beats at both, by the first one.
         top: settings to repeat.
         seeds: seeds a setting, at least 1.
         resolve: from parameters and a seed to a run.
@@ -32,8 +32,8 @@ def plan_repeats(
         for suggestion, ended in finished
         if suggestion.phase == "search" and ended["status"] != "stopped" and ended.get("value") is not None
     ]
-    sign = 1.0 if objective.directions[0] == "minimize" else -1.0
-    valued.sort(key=lambda pair: sign * (pair[1][0] if isinstance(pair[1], list | tuple) else pair[1]))
+    costs = {best.trial: _costs(value, objective) for best, value in valued}
+    valued.sort(key=lambda pair: (_beaten(costs[pair[0].trial], costs.values()), costs[pair[0].trial]))
     return [
         Suggestion(
             trial=f"{best.trial}-seed{best.spec.seed + offset}",
@@ -46,3 +46,14 @@ def plan_repeats(
         for best, _ in valued[:top]
         for offset in range(1, seeds)
     ]
+
+
+def _costs(value: Any, objective: Objective) -> tuple[float, ...]:
+    """Values turned such that less is better."""
+    values = value if isinstance(value, list | tuple) else (value,)
+    return tuple(v if d == "minimize" else -v for v, d in zip(values, objective.directions, strict=True))
+
+
+def _beaten(costs: tuple[float, ...], others: Iterable[tuple[float, ...]]) -> int:
+    """How many of `others` are at least as good at everything and better at something."""
+    return sum(other != costs and all(o <= c for o, c in zip(other, costs, strict=True)) for other in others)

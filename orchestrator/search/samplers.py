@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import optuna
@@ -58,6 +61,19 @@ def make_sampler(
             case "grid":
                 return _Grid(grid(space), seed=seed)
     raise ValueError(f"unknown sampler {name!r}")
+
+
+def untried(space: Mapping[str, Parameter], tried: Collection[str]) -> list[dict[str, Any]]:
+    """The suggestions of a finite space, as Optuna values, whose `canonical` text is not among `tried`."""
+    values = grid(space)
+    every = (dict(zip(values, cell, strict=True)) for cell in itertools.product(*values.values()))
+    return [cell for cell in every if canonical(cell) not in tried]
+
+
+def canonical(params: Mapping[str, Any]) -> str:
+    """A text that is equal for equal Optuna values; steps of a float may be a last digit apart."""
+    rounded = {key: float(f"{value:.12g}") if isinstance(value, float) else value for key, value in params.items()}
+    return json.dumps(rounded, sort_keys=True)
 
 
 def cells(space: Mapping[str, Parameter]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
@@ -12,10 +12,11 @@ from orchestrator.config.trial import Target
 from orchestrator.search.objective import Objective
 from orchestrator.search.race import Asha, Race, rungs
 
+Cost = Literal["samples_seen", "train_seconds"]
+Cancel = Callable[[str, str | None], bool]
 
-def early_stopping(
-    spec: SweepSpec, objective: Objective, *, largest_batch: int, cancel: Callable[[str, str], None]
-) -> EarlyStopping:
+
+def early_stopping(spec: SweepSpec, objective: Objective, *, largest_batch: int, cancel: Cancel) -> EarlyStopping:
     """The scheduler that a spec asks for; its rungs are such that every batch size meets each of them."""
     search, budget = spec.search, spec.budget
     asha = None
@@ -28,7 +29,8 @@ def early_stopping(
         )
         asha = Asha(rungs=marks, reduction=search.reduction, mode=objective.mode)
     race = Race() if "race" in search.early_stopping else None
-    return EarlyStopping(asha=asha, race=race, target=objective.target, cancel=cancel)
+    cost: Cost = "train_seconds" if objective.kind == "time_to_target" else "samples_seen"
+    return EarlyStopping(asha=asha, race=race, target=objective.target, cost=cost, cancel=cancel)
 
 
 class EarlyStopping(FIFOScheduler):  # type: ignore[misc]
@@ -36,10 +38,13 @@ class EarlyStopping(FIFOScheduler):  # type: ignore[misc]
 
     Args:
         asha: successive halving on the objective's metric, or None.
-        race: the race for samples-to-target, or None.
+        race: the race to the target, or None.
         target: what the race is for.
+        cost: what the race counts.
         cancel: called with (trial, policy's name) when a trial is stopped, so that its gang learns of it: with
-            ``reuse_actors`` a stopped trial's actor is only cached, and tells nobody.
+            ``reuse_actors`` a stopped trial's actor is only cached, and tells nobody. It says False if the trial has
+            ended by itself meanwhile; Tune then gets that end, or the study would disagree with the record. The policy
+            is None when Tune has lost the trial.
     """
 
     def __init__(
@@ -48,33 +53,35 @@ class EarlyStopping(FIFOScheduler):  # type: ignore[misc]
         asha: Asha | None = None,
         race: Race | None = None,
         target: Target | None = None,
-        cancel: Callable[[str, str], None],
+        cost: Cost = "samples_seen",
+        cancel: Cancel,
     ) -> None:
         super().__init__()
-        self._asha, self._race, self._target, self._cancel = asha, race, target, cancel
+        self._asha, self._race, self._target, self._cost, self._cancel = asha, race, target, cost, cancel
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Tune's question after each result."""
         policy = None if result.get("done") else self._judge(trial.config, result)
-        if policy is None:
+        if policy is None or not self._cancel(trial.config["trial"], policy):
             return str(TrialScheduler.CONTINUE)
-        self._cancel(trial.config["trial"], policy)
         return str(TrialScheduler.STOP)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """Tune lost a trial (its light actor died, say): no gang should train on for nobody."""
+        self._cancel(trial.config["trial"], None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing for Tune's snapshot, which nobody restores: a fresh Tuner runs the remainder."""
         return {}
 
     def _judge(self, config: dict[str, Any], result: dict[str, Any]) -> str | None:
-        value, samples = result.get("metric"), result["samples_seen"]
-        if value is None or config["info"]["phase"] != "search":
+        if config["info"]["phase"] != "search":
             return None
-        if (
-            self._race
-            and self._target
-            and self._race.stops(result["global_batch"], samples, self._target.reached(value))
-        ):
-            return "race"
-        if self._asha and self._asha.stops(config["trial"], samples, value):
+        value = result.get("metric")  # None where it is not finite: such an evaluation reaches no target, and costs
+        if self._race and self._target:
+            reached = value is not None and self._target.reached(value)
+            if self._race.stops(result["global_batch"], result[self._cost], reached):
+                return "race"
+        if self._asha and value is not None and self._asha.stops(config["trial"], result["samples_seen"], value):
             return "asha"
         return None

@@ -1,12 +1,13 @@
 """Our `Searcher`: Ray Tune asks, a persistent Optuna study answers, and every trial is told exactly once.
 
 The study is the truth. A finished trial is COMPLETE with its value, one stopped early (or short of its target) PRUNED
-with its last value, a failed or diverged one FAIL; none stays RUNNING.
+with its last value, a failed, diverged or interrupted one FAIL; none stays RUNNING.
 """
 
 from __future__ import annotations
 
 import collections
+import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -22,11 +24,21 @@ from ray.tune.search import Searcher
 
 from orchestrator.config.space import Parameter
 from orchestrator.config.trial import TrialSpec
+from orchestrator.errors import ConfigError
 from orchestrator.search.objective import Objective
-from orchestrator.search.samplers import cells, make_sampler
+from orchestrator.search.samplers import canonical, cells, make_sampler, untried
 from orchestrator.search.space import decode, to_distribution
 
 _RESAMPLE = 50
+# Known suggestions in a row until the sampler counts as insisting. Asked again about the same history, a Gaussian
+# process mostly gives the same optimum again, at up to a second each time.
+_PATIENCE = {"gp": 2}
+_CELLS_LISTED = 10_000
+# Suggestions queued beyond those that the gangs train. A Gaussian process takes up to a second for one, in which a gang
+# would idle; in return it does not know the trial that has just ended, and reckons with it as one that runs.
+_AHEAD = {"gp": 1}
+
+logger = logging.getLogger(__name__)
 
 
 def open_study(path: Path, name: str, objective: Objective) -> optuna.Study:
@@ -55,7 +67,9 @@ class StudySearcher(Searcher):  # type: ignore[misc]
     """Suggests the search's trials, then those that repeat the best settings under other seeds.
 
     Suggestions that mean the same run (equal `TrialSpec.key`) are never paid twice: the later one takes the result of
-    the earlier one, and another is asked for.
+    the earlier one, and another is asked for. A sampler that insists on what is known is helped out: with what a finite
+    space still holds, or at random. One whose model breaks, or whose suggestion no run can be made of, costs a failed
+    trial of the study.
 
     Args:
         study: the persistent study.
@@ -64,7 +78,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         objective: directions, and the metric told as intermediate value.
         sampler: the sampler's name; seed and startup_trials belong to it.
         trials: different runs to pay for.
-        at_once: runs under way at most.
+        at_once: runs that are trained at once at most; a slow sampler suggests one ahead of that.
         repeats: asked once, when the search is over: the runs that repeat its best settings.
         on_reuse: told of each suggestion that takes another run's result.
     """
@@ -87,13 +101,15 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         super().__init__()
         self.study, self.space, self.resolve, self.objective = study, dict(space), resolve, objective
         self.sampler, self.seed, self.startup_trials = sampler, seed, startup_trials
-        self.trials, self.at_once = trials, at_once
+        self.trials, self.at_once = trials, at_once + _AHEAD.get(sampler, 0)
         self.repeats, self.on_reuse = repeats, on_reuse
         self.distributions = {key: to_distribution(parameter) for key, parameter in self.space.items()}
         self.by_key: dict[str, Suggestion] = {}
         self.running: dict[str, Suggestion] = {}
         self.finished: list[tuple[Suggestion, dict[str, Any]]] = []
         self._queue: collections.deque[Suggestion] | None = None
+        self._tried: set[str] = set()
+        self._cells = cells(self.space)
         self._exhausted = False
 
     @property
@@ -135,14 +151,24 @@ class StudySearcher(Searcher):  # type: ignore[misc]
 
     def _ask(self) -> Suggestion | None:
         """The next suggestion that means a new run, or None if asking on brings nothing new."""
-        for _ in range(_RESAMPLE):
-            number = len(self.study.get_trials(deepcopy=False))
-            asked = self._ask_optuna(number)
+        refusal: ConfigError | None = None
+        for attempt in range(_RESAMPLE):
+            if len(self._tried) >= (self._cells or math.inf):
+                return None
+            asked = self._ask_optuna(insists=attempt >= _PATIENCE.get(self.sampler, _RESAMPLE // 2))
             if asked is None:
                 return None
+            self._tried.add(canonical(asked.params))
             params = decode(self.space, asked.params)
-            spec = self.resolve(params)
             asked.set_user_attr("params", params)
+            try:
+                spec = self.resolve(params)
+            except ConfigError as error:
+                logger.warning("suggestion %d cannot be trained: %s", asked.number, error)
+                refusal = error
+                asked.set_user_attr("status", "refused")
+                self.study.tell(asked, state=TrialState.FAIL)
+                continue
             asked.set_user_attr("key", spec.key)
             twin = self.by_key.get(spec.key)
             if twin is None:
@@ -150,17 +176,42 @@ class StudySearcher(Searcher):  # type: ignore[misc]
                 self.by_key[spec.key] = suggestion
                 return suggestion
             self._reuse(twin, asked, params)
+        if refusal is not None and not self.by_key:
+            raise refusal
         return None
 
-    def _ask_optuna(self, number: int) -> optuna.trial.Trial | None:
-        if self.sampler == "grid" and number >= (cells(self.space) or math.inf):
+    def _ask_optuna(self, *, insists: bool) -> optuna.trial.Trial | None:
+        """Ask the sampler; or, if it `insists` on what is known, take what a finite space still holds, or at random."""
+        number = len(self.study.get_trials(deepcopy=False))
+        if self.sampler == "grid" and number >= (self._cells or math.inf):
             return None
+        if insists and self._cells is not None and self._cells <= _CELLS_LISTED:
+            left = untried(self.space, self._tried)
+            self.study.enqueue_trial(left[np.random.default_rng([self.seed, number]).integers(len(left))])
+        name = "random" if insists else self.sampler
+        try:
+            return self._ask_sampler(name, number)
+        except Exception:  # whatever a sampler's numerics raise; its trial exists by now
+            if name == "random":
+                raise
+            logger.exception("sampler %s broke; a random suggestion takes its place", name)
+            for broken in range(number, len(self.study.get_trials(deepcopy=False))):
+                self.study.tell(broken, state=TrialState.FAIL)
+            return self._ask_sampler("random", len(self.study.get_trials(deepcopy=False)))
+
+    def _ask_sampler(self, name: str, number: int) -> optuna.trial.Trial:
         self.study.sampler = make_sampler(
-            self.sampler, seed=self.seed, number=number, startup_trials=self.startup_trials, space=self.space
+            name, seed=self.seed, number=number, startup_trials=self.startup_trials, space=self.space
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return self.study.ask(self.distributions)
+
+    def close(self) -> None:
+        """The search is over, done or not: what is still under way is told as failed. Closing twice is fine."""
+        self.running.clear()
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self.study.tell(trial.number, state=TrialState.FAIL)
 
     def _reuse(self, twin: Suggestion, asked: optuna.trial.Trial, params: dict[str, Any]) -> None:
         asked.set_user_attr("reused_from", twin.trial)
@@ -185,6 +236,8 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         if suggestion is None:
             return
         ended = _ended(result, error)
+        if result and result.get("over"):
+            self._queue = collections.deque()
         self.finished.append((suggestion, ended))
         if suggestion.asked is not None:
             for asked in (suggestion.asked, *suggestion.twins):

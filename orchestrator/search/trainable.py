@@ -12,9 +12,9 @@ class LeasedTrial(Trainable):  # type: ignore[misc]
     """A light Tune trial; ``step`` is the trial's next evaluation.
 
     Config: ``trial`` (id), ``spec`` (`TrialSpec` dict), ``info``, and by ``tune.with_parameters`` the mailbox and the
-    objective's metric. Results: ``samples_seen``, ``updates``, ``metric`` (the objective's metric or None),
-    ``global_batch``; the last one adds ``done``, ``status`` and ``value``. A failed trial ends like any other, with its
-    status, so that its actor is reused.
+    objective's metric. Results: ``samples_seen``, ``updates``, ``train_seconds``, ``metric`` (the objective's metric or
+    None), ``global_batch``; the last one adds ``done``, ``status``, ``value``, and ``over`` if no further trial can be
+    trained. A failed trial ends like any other, with its status, so that its actor is reused.
     """
 
     def setup(self, config: dict[str, Any], mailbox: Any = None, metric: str = "") -> None:
@@ -25,7 +25,7 @@ class LeasedTrial(Trainable):  # type: ignore[misc]
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begin another trial in this actor."""
         self.config = new_config
-        self._last: dict[str, Any] = {"samples_seen": 0, "updates": 0, "metric": None}
+        self._last: dict[str, Any] = {"samples_seen": 0, "updates": 0, "train_seconds": 0.0, "metric": None}
         self._batch = new_config["spec"]["plan"]["global_batch"]
         ray.get(self._mailbox.submit.remote(new_config["trial"], new_config["spec"], new_config["info"]))
         return True
@@ -35,10 +35,12 @@ class LeasedTrial(Trainable):  # type: ignore[misc]
         message = ray.get(self._mailbox.next_message.remote(self.config["trial"]))
         if "outcome" in message:
             status, value = message["outcome"]["status"], message["value"]
-            return {**self._last, "global_batch": self._batch, "done": True, "status": status, "value": value}
+            end = {"done": True, "status": status, "value": value, "over": message["over"]}
+            return {**self._last, "global_batch": self._batch, **end}
         self._last = {
             "samples_seen": message["samples_seen"],
             "updates": message["updates"],
+            "train_seconds": message["train_seconds"],
             "metric": message["metrics"].get(self._metric),
         }
         return {**self._last, "global_batch": self._batch, "done": False}

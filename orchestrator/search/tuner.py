@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune import TuneError
 
+from orchestrator.errors import OrchestratorError
 from orchestrator.search.scheduler import EarlyStopping
 from orchestrator.search.searcher import StudySearcher
 from orchestrator.search.trainable import LeasedTrial
@@ -29,7 +31,7 @@ def run_search(
     driver_ip: str,
     storage: Path,
 ) -> None:
-    """Run Tune until the searcher has nothing more to suggest.
+    """Run Tune until the searcher has nothing more to suggest. Whatever ends it, no trial of the study stays RUNNING.
 
     Args:
         mailbox: handle of the `Mailbox` actor.
@@ -38,6 +40,9 @@ def run_search(
         metric: the metric that results carry as ``metric``, such as ``val/loss``.
         driver_ip: the address of the driver's node, where the light trials live.
         storage: a folder for Tune's own records; nothing reads them again.
+
+    Raises:
+        OrchestratorError: Tune, the searcher or the scheduler broke.
     """
     trainable = tune.with_parameters(LeasedTrial, mailbox=mailbox, metric=metric)
     trainable = tune.with_resources(trainable, tune.PlacementGroupFactory([{f"node:{driver_ip}": _SLIVER}]))
@@ -54,7 +59,19 @@ def run_search(
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )
-    tuner.fit()
+    try:
+        tuner.fit()
+    except TuneError as error:
+        raise OrchestratorError(f"the search broke: {_cause(error)}") from error
+    finally:
+        searcher.close()
+
+
+def _cause(error: BaseException) -> str:
+    """The last line of what Tune wrapped: its own text is about `Tuner.restore`, which does not fit here."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def _name(trial: Any) -> str:

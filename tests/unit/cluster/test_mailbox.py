@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.cluster.mailbox import MAX_ATTEMPTS, Mailbox
+from orchestrator.errors import StorageError
+from orchestrator.tracking.events import EventLog, read_events
 from orchestrator.training.records import Outcome
 
 SPEC = {"plan": {"global_batch": 8}}
@@ -164,7 +167,7 @@ def test_when_no_gang_is_left_every_trial_fails_with_the_reason(journal: ListJou
     assert [event["status"] for event in journal.of("trial_ended")] == ["failed", "failed"]
 
 
-def test_a_gang_that_did_some_work_is_started_again(journal: ListJournal) -> None:
+def test_a_gang_that_took_a_trial_is_started_again(journal: ListJournal) -> None:
     async def story() -> None:
         box = Mailbox(journal, last_loss, 1)
         token = await box.hello(0, [])
@@ -187,3 +190,273 @@ def test_close_sends_every_waiting_gang_home(journal: ListJournal) -> None:
         assert await asyncio.gather(*waiting) == [{"close": True}] * 2
 
     run(story())
+
+
+class FullDisk(ListJournal):
+    """Refuses everything from the event `full_at` on."""
+
+    def __init__(self, full_at: str) -> None:
+        super().__init__()
+        self._full_at, self._full = full_at, False
+
+    def append(self, event: str, **fields: Any) -> None:
+        self._full = self._full or event == self._full_at
+        if self._full:
+            raise StorageError("the record of the sweep must stay writable (No space left on device)")
+        super().append(event, **fields)
+
+
+@pytest.mark.parametrize("full_at", ["trial_started", "evaluation", "trial_ended"])
+def test_a_record_that_cannot_be_written_ends_every_trial_instead_of_hanging_it(full_at: str) -> None:
+    async def story() -> None:
+        box = Mailbox(FullDisk(full_at), last_loss, 1)
+        token = await box.hello(0, [])
+        for trial in "ab":
+            await box.submit(trial, SPEC, INFO)
+        if full_at != "trial_started":
+            await box.take(0, token, 1)
+            await box.report(0, token, "a", evaluation(8))
+            await box.finish(0, token, "a", outcome())
+        for trial in "ab":
+            message = await box.next_message(trial)
+            message = message if "outcome" in message else await box.next_message(trial)
+            assert message["outcome"]["status"] == "failed"
+            assert "No space left" in message["outcome"]["reason"]
+            assert message["over"]
+        assert await box.take(0, token, 1) == {"close": True}
+        assert "No space left" in (await box.status())["broken"]
+        assert await box.wait_until_idle(1)
+
+    run(story())
+
+
+def test_an_outcome_that_has_no_record_fails_its_trial_and_not_its_gang(tmp_path: Path) -> None:
+    async def story(log: EventLog) -> None:
+        box = Mailbox(log, last_loss, 1)
+        token = await box.hello(0, [])
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        await box.finish(0, token, "a", {**outcome(), "first_grad_norms": [float("inf")]})
+        said = await box.next_message("a")
+        assert (said["outcome"]["status"], said["value"], said["over"]) == ("failed", None, False)
+        await box.submit("b", SPEC, INFO)
+        assert (await box.take(0, token, 1) or {})["trial"] == "b"
+
+    with EventLog(tmp_path / "events.jsonl") as log:
+        run(story(log))
+    (ended,) = [event for event in read_events(log.path) if event["event"] == "trial_ended"]
+    assert "finite" in ended["reason"]
+
+
+@pytest.mark.parametrize("status", ["completed", "target_reached", "diverged", "failed"])
+def test_a_trial_told_to_stop_counts_as_stopped_whatever_its_gang_still_did(journal: ListJournal, status: str) -> None:
+    """The search was told so; whether the gang hears of it before the budget is up is a matter of milliseconds."""
+
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        token = await box.hello(0, [])
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        await box.report(0, token, "a", evaluation(8))
+        assert await box.cancel("a", "asha")
+        await box.finish(0, token, "a", outcome(status))
+        assert not await box.cancel("a", "race"), "it has ended"
+
+    run(story())
+    (ended,) = journal.of("trial_ended")
+    assert (ended["status"], ended["stopped_by"]) == ("stopped", "asha")
+    assert status in ended["reason"]
+
+
+def test_a_trial_that_ended_by_itself_cannot_be_cancelled(journal: ListJournal) -> None:
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        token = await box.hello(0, [])
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        await box.finish(0, token, "a", outcome())
+        assert not await box.cancel("a", "asha")
+        assert not await box.cancel("unknown", "asha")
+
+    run(story())
+    assert [event["status"] for event in journal.of("trial_ended")] == ["completed"]
+
+
+def test_a_trial_that_nobody_follows_any_more_fails(journal: ListJournal) -> None:
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        token = await box.hello(0, [])
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        assert await box.cancel("a", None)
+        assert await box.report(0, token, "a", evaluation(8))
+        await box.finish(0, token, "a", outcome("stopped"))
+
+    run(story())
+    (ended,) = journal.of("trial_ended")
+    assert (ended["status"], ended["stopped_by"], ended["value"]) == ("failed", None, None)
+
+
+def test_a_stopped_trial_keeps_its_counts_when_its_gang_breaks(journal: ListJournal) -> None:
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        token = await box.hello(0, [])
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        await box.report(0, token, "a", evaluation(16))
+        await box.cancel("a", "asha")
+        await box.hello(0, [])
+
+    run(story())
+    (ended,) = journal.of("trial_ended")
+    assert (ended["outcome"]["samples_seen"], ended["outcome"]["updates"]) == (16, 2)
+
+
+def test_a_stopped_trial_that_takes_too_long_ends_once_with_what_is_known(journal: ListJournal) -> None:
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        token = await box.hello(0, [])
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        await box.report(0, token, "a", evaluation(16))
+        await box.cancel("a", "asha")
+        assert not await box.wait_until_idle(0.01)
+        assert await box.report(0, token, "a", evaluation(24))
+        await box.finish(0, token, "a", outcome("stopped"))
+        assert await box.wait_until_idle(0.01)
+        await box.submit("b", SPEC, INFO)
+        assert (await box.take(0, token, 1) or {})["trial"] == "b", "the gang is free again"
+
+    run(story())
+    (ended,) = journal.of("trial_ended")
+    assert (ended["status"], ended["outcome"]["samples_seen"]) == ("stopped", 16)
+    assert len(journal.of("evaluation")) == 1
+
+
+def test_nothing_is_recorded_after_the_sweep_was_closed(journal: ListJournal) -> None:
+    """An interrupted trial has no end: it is left to whoever takes the sweep on."""
+
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 2)
+        token = await box.hello(0, [])
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        await box.close()
+        before = len(journal.events)
+        assert await box.report(0, token, "a", evaluation(8)), "it is told to stop"
+        await box.finish(0, token, "a", outcome("stopped"))
+        await box.submit("late", SPEC, INFO)
+        assert (await box.next_message("late"))["outcome"]["status"] == "failed"
+        late = await box.hello(1, [])
+        assert await box.take(1, late, 1) == {"close": True}
+        assert not await box.gang_failed(0, "torn down", seen_trials=0)
+        assert len(journal.events) == before
+        await box.append("sweep_ended", {"status": "interrupted"})
+
+    run(story())
+    assert [event["event"] for event in journal.events] == ["gang_started", "trial_started", "sweep_ended"]
+
+
+def test_trials_that_break_their_gang_one_after_another_do_not_end_the_sweep(journal: ListJournal) -> None:
+    """Also where every trial has a gang of its own (isolation: fresh), and a break is the end of a run."""
+
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        for trial in ("poison", "venom", "good"):
+            await box.submit(trial, SPEC, INFO)
+        taken = []
+        for _ in range(2 * MAX_ATTEMPTS):
+            seen = (await box.status())["trials_taken"][0]
+            token = await box.hello(0, [])
+            taken.append((await box.take(0, token, 1) or {})["trial"])
+            assert await box.gang_failed(0, "segmentation fault", seen)
+        assert taken == ["poison"] * MAX_ATTEMPTS + ["venom"] * MAX_ATTEMPTS
+        token = await box.hello(0, [])
+        assert (await box.take(0, token, 1) or {})["trial"] == "good"
+
+    run(story())
+    assert [event["trial"] for event in journal.of("trial_ended")] == ["poison", "venom"]
+
+
+def test_one_gang_of_two_dies_and_the_other_takes_its_trial(journal: ListJournal) -> None:
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 2)
+        tokens = [await box.hello(gang, []) for gang in range(2)]
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, tokens[0], 1)
+        waiting = asyncio.create_task(box.take(1, tokens[1], 5))
+        await asyncio.sleep(0)
+        assert await box.gang_failed(0, "no room", seen_trials=0)
+        assert not await box.gang_failed(0, "no room", seen_trials=1)
+        assert (await waiting or {})["trial"] == "a"
+        assert (await box.status())["broken"] is None
+        await box.finish(1, tokens[1], "a", outcome())
+        assert not (await box.next_message("a"))["over"]
+
+    run(story())
+    assert [event["status"] for event in journal.of("trial_ended")] == ["completed"]
+
+
+def test_a_question_that_a_dead_incarnation_left_behind_loses_no_trial(journal: ListJournal) -> None:
+    """Its worker died while it waited; the trial that it is answered with goes on to the next incarnation."""
+
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        old = await box.hello(0, [])
+        asyncio.create_task(box.take(0, old, 5))  # noqa: RUF006  nobody is there to hear the answer
+        await asyncio.sleep(0)
+        await box.submit("a", SPEC, INFO)
+        await asyncio.sleep(0.01)
+        new = await box.hello(0, [])
+        assert (await box.take(0, new, 1) or {})["trial"] == "a"
+
+    run(story())
+
+
+def test_very_many_gangs_get_every_trial_once(journal: ListJournal) -> None:
+    async def work(box: Mailbox, gang: int, done: list[str]) -> None:
+        token = await box.hello(gang, [])
+        while True:
+            job = await box.take(gang, token, 5)
+            if job is None:
+                continue
+            if "close" in job:
+                return
+            await asyncio.sleep(0)
+            await box.report(gang, token, job["trial"], evaluation(8))
+            await box.finish(gang, token, job["trial"], outcome())
+            done.append(job["trial"])
+
+    async def story() -> None:
+        box, done = Mailbox(journal, last_loss, 100), [""][:0]
+        gangs = [asyncio.create_task(work(box, gang, done)) for gang in range(100)]
+        for number in range(300):
+            await box.submit(f"t{number}", SPEC, INFO)
+        assert await box.wait_until_idle(8)
+        await box.close()
+        await asyncio.gather(*gangs)
+        assert sorted(done) == sorted(f"t{number}" for number in range(300))
+
+    run(story())
+    assert len(journal.of("trial_ended")) == 300
+
+
+def test_a_trial_that_is_handed_in_twice_is_trained_once(journal: ListJournal) -> None:
+    """Tune moves a trial to an actor that is free, and the actor that was started for it hands it in again, later."""
+
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        token = await box.hello(0, [])
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        await box.submit("a", SPEC, INFO)
+        assert await box.take(0, token, 0.01) is None
+        await box.report(0, token, "a", evaluation(8))
+        await box.finish(0, token, "a", outcome())
+        await box.submit("a", SPEC, INFO)
+        assert await box.take(0, token, 0.01) is None
+        assert (await box.next_message("a"))["samples_seen"] == 8
+
+    run(story())
+    assert [event["event"] for event in journal.events].count("trial_started") == 1
+    assert len(journal.of("trial_ended")) == 1
