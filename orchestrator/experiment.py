@@ -6,6 +6,7 @@ Entry points that train trials (the sweep, and what comes after it) share this; 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import os
 import shutil
@@ -17,20 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from orchestrator.cluster.capacity import count_gangs
-from orchestrator.cluster.gang import GangShape
-from orchestrator.cluster.pool import Pool
 from orchestrator.cluster.session import Session, connect
-from orchestrator.cluster.worker import WorkerSettings
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
 from orchestrator.errors import GangError
 from orchestrator.report.console import Console
-from orchestrator.report.figures import write_figures
 from orchestrator.report.quiet import quiet
 from orchestrator.report.summary import SCHEMA_VERSION, build_summary
 from orchestrator.search.objective import Objective
@@ -41,6 +38,9 @@ from orchestrator.tracking.run_dir import RunDir
 from orchestrator.tracking.software import cpu_name, software_versions
 from orchestrator.tracking.task_source import task_source
 from orchestrator.tracking.tracker import Tracker
+
+if TYPE_CHECKING:
+    from orchestrator.cluster.pool import Pool
 
 IDLE_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 60.0
@@ -105,6 +105,8 @@ class Experiment:
                 self._console.note(f"warning: {warning}")
             self.run_dir.write("spec.yaml", self.spec.to_yaml())
             stack.enter_context(quiet(self.run_dir.local / "ray.log"))
+            # Ray Train takes seconds to import, and Ray's own processes seconds to start: both at once.
+            threading.Thread(target=importlib.import_module, args=("orchestrator.cluster.pool",), daemon=True).start()
             self.session = stack.enter_context(connect(self._modules))
             self.pool = stack.enter_context(self._make_pool())
             self.pool.append("sweep_started", **self._beginning())
@@ -162,6 +164,8 @@ class Experiment:
     def _figures(self) -> None:
         if self._status == "failed":
             return
+        from orchestrator.report.figures import write_figures
+
         try:
             for figure in write_figures(read_events(self.run_dir.events), self.run_dir.local / "figures"):
                 self.pool.append("artifact", path=str(figure), folder="figures")
@@ -172,6 +176,10 @@ class Experiment:
             self._warnings.append(f"no figures: {error}")
 
     def _make_pool(self) -> Pool:
+        from orchestrator.cluster.gang import GangShape
+        from orchestrator.cluster.pool import Pool
+        from orchestrator.cluster.worker import WorkerSettings
+
         cluster = self.spec.cluster
         per_worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
         shape = GangShape(workers=cluster.workers, per_worker={k: v for k, v in per_worker.items() if v > 0})

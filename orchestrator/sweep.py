@@ -9,10 +9,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.config.load import load_spec
-from orchestrator.errors import GangError, OrchestratorError
+from orchestrator.errors import GangError, OrchestratorError, RefusedError, TrialError
 
 if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
@@ -23,19 +23,26 @@ DEFAULT_SPACE = "search_spaces/digits.yaml"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a sweep from the command line; returns the exit code."""
-    args = _parse(argv)
     try:
-        return _run(args)
+        return _run(_parse(argv))
     except OrchestratorError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # One line, whatever an error of somebody else's code put into it.
+        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses as everything else does: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RefusedError(message, file="command line", remedy=f"see {self.prog} --help")
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.sweep", description=__doc__)
+    parser = _Parser(prog="python -m orchestrator.sweep", description=__doc__)
     parser.add_argument("space", nargs="?", default=DEFAULT_SPACE, metavar="SPACE.yaml", help="what to search")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, such as search.trials=8"
@@ -52,8 +59,8 @@ def _run(args: argparse.Namespace) -> int:
     # Torch, Ray and Optuna take seconds to import; a misspelt key is refused before that.
     from orchestrator.preparation import prepare
 
-    prepared = prepare(loaded, file=args.space)
-    out = args.out or f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
+    prepared = prepare(loaded, file=args.space, out=out)
     if args.dry_run:
         from orchestrator.report.console import print_plan
 
@@ -68,10 +75,13 @@ def sweep(prepared: Prepared, out: str) -> None:
 
     Raises:
         GangError: no gang could be started or kept.
+        TrialError: not one trial finished or was stopped early.
     """
     from orchestrator.experiment import Experiment
     from orchestrator.tracking.run_dir import RunDir
+    from orchestrator.tracking.uri import make_folder
 
+    make_folder(prepared.tracking_uri)
     with Experiment(
         spec=prepared.spec,
         facts=prepared.event_facts(),
@@ -83,14 +93,16 @@ def sweep(prepared: Prepared, out: str) -> None:
         file=prepared.file,
         modules=prepared.modules,
     ) as experiment:
-        _search(prepared, experiment)
+        statuses = _search(prepared, experiment)
         experiment.finish()
         if reason := experiment.pool.broken():
             raise GangError(f"no worker group could be kept ({reason}); what is done is in {experiment.run_dir.uri}")
+    if statuses and set(statuses) <= {"failed", "diverged"}:
+        raise TrialError(f"all {len(statuses)} trials failed or diverged; see {experiment.run_dir.uri}/summary.json")
 
 
-def _search(prepared: Prepared, experiment: Experiment) -> None:
-    """Suggest trials and hand them to the gangs until the search is over."""
+def _search(prepared: Prepared, experiment: Experiment) -> list[str]:
+    """Suggest trials and hand them to the gangs until the search is over; how each of them ended."""
     # Imported while the gangs start: Tune and Optuna take seconds that nobody has to wait for.
     from orchestrator.search.repeats import plan_repeats
     from orchestrator.search.scheduler import early_stopping
@@ -125,6 +137,7 @@ def _search(prepared: Prepared, experiment: Experiment) -> None:
         driver_ip=experiment.session.driver_ip,
         storage=experiment.scratch,
     )
+    return [ended["status"] for _, ended in searcher.finished]
 
 
 if __name__ == "__main__":

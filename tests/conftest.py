@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A loaded machine must not fail a test: none of them is about time.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 PROJECT = Path(__file__).resolve().parents[1]
 
 

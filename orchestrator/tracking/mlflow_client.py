@@ -5,7 +5,10 @@ Importing MLflow takes seconds, so it happens when a connection is made, in the 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +32,7 @@ class Connection:
         from mlflow.tracking import MlflowClient
 
         self._uri = uri
+        _make_schema(uri)
         self._client: Any = MlflowClient(tracking_uri=uri)
 
     def experiment(self, name: str) -> str:
@@ -111,3 +115,21 @@ class Connection:
 
 def _ms(at_s: float) -> int:
     return int(at_s * 1000)
+
+
+def _make_schema(uri: str) -> None:
+    """Make a missing SQLite database whole, beside its place, and then put it there at once.
+
+    MLflow migrates a fresh file in steps without a lock: two sweeps that start together, or one killed meanwhile,
+    would leave a database that nothing can open any more.
+    """
+    from mlflow.tracking import MlflowClient
+
+    path = sqlite_path(uri)
+    if path is None or path.exists():
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+        made = Path(folder) / path.name
+        MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):
+            os.link(made, path)

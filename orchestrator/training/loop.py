@@ -9,13 +9,14 @@ import math
 from collections.abc import Callable
 
 from orchestrator.config.trial import TrialSpec
-from orchestrator.theory.schedules import crossed, lr_factor
+from orchestrator.theory.schedules import crossed
 from orchestrator.training.evaluate import bad_metric
 from orchestrator.training.failures import Guard, describe
 from orchestrator.training.group import Group
 from orchestrator.training.memory import reset_peak
 from orchestrator.training.optimizer import step
 from orchestrator.training.progress import Ending, Progress
+from orchestrator.training.rate import learning_rate
 from orchestrator.training.records import Evaluation, Failure, Outcome
 from orchestrator.training.reducer import Share, Totals
 from orchestrator.training.seeding import isolated
@@ -162,16 +163,3 @@ class Trial:
             reached = f"{target.metric} = {metrics[target.metric]:.6g} after {progress.samples_seen} samples"
             return Ending("target_reached", reached)
         return None
-
-
-def learning_rate(spec: TrialSpec, samples_seen: int) -> float:
-    """The LR of the update that starts at `samples_seen`, from the spec alone."""
-    plan = spec.lr
-    return plan.peak * lr_factor(
-        samples_seen,
-        spec.plan.global_batch,
-        budget_samples=spec.budget_samples,
-        warmup_samples=plan.warmup_samples,
-        decay=plan.decay,
-        final=plan.final,
-    )

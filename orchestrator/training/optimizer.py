@@ -16,6 +16,7 @@ from orchestrator.errors import ConfigError
 _NOT_ADAPTIVE = frozenset({"SGD", "ASGD"})
 # Where torch's fused kernels exist on CPU too; they were measured to halve a small model's step.
 _FUSED = frozenset({"SGD", "Adam", "AdamW"})
+_NEEDS_OTHERS = frozenset({"nesterov"})  # momentum
 _GIVEN_BY_US = frozenset({"params", "self", "lr"})
 
 
@@ -31,25 +32,55 @@ def check_optimizer(name: str, options: dict[str, Any]) -> None:
             class refuses, or a class that needs a closure or sparse gradients.
     """
     cls = _class(name)
-    known = [key for key in inspect.signature(cls).parameters if key not in _GIVEN_BY_US]
+    taken = {key: p for key, p in inspect.signature(cls).parameters.items() if key not in _GIVEN_BY_US}
     for key, value in options.items():
         if key == "lr":
             raise ConfigError(
                 "the learning rate comes from the lr section", key="optimizer.lr", value=value, remedy="set lr.base"
             )
-        if key not in known:
+        if key not in taken:
+            anew = f"remove it, or set the section anew, optimizer: {{name: {name}}}; its options are"
             raise ConfigError(
                 f"{name} has no such option",
                 key=f"optimizer.{key}",
                 value=value,
-                remedy=_nearest(key, known, "its options are"),
+                remedy=_nearest(key, list(taken), anew),
             )
-    try:
-        cls([nn.Parameter(torch.zeros(1))], lr=1e-3, **_tupled(options))
-    except Exception as error:
-        raise ConfigError(
-            f"{name} refuses these options: {error}", key="optimizer", value=options, remedy=f"see torch.optim.{name}"
-        ) from error
+        _check_kind(key, value, taken[key].default)
+    # Each option alone first, so that the one at fault is named.
+    for tried in (*({key: value} for key, value in options.items()), options):
+        try:
+            cls([nn.Parameter(torch.zeros(1))], lr=1e-3, **_tupled(tried))
+        except Exception as error:
+            one = next(iter(tried)) if len(tried) == 1 else None
+            if tried is not options and one in _NEEDS_OTHERS:
+                continue
+            raise ConfigError(
+                f"{name} refuses {'this' if one else 'these options together'}: {str(error).rstrip('.')}",
+                key=f"optimizer.{one}" if one else "optimizer",
+                value=options[one] if one else options,
+                remedy=f"see torch.optim.{name}",
+            ) from error
+
+
+def _check_kind(key: str, value: Any, default: Any) -> None:
+    """Refuse what torch would take for true, or fail over while it trains: text or true for a number, and the like."""
+    if isinstance(default, bool):
+        rule, holds, remedy = "must be true or false", isinstance(value, bool), "write true or false without quotes"
+    elif isinstance(default, int | float):
+        rule, holds, remedy = "must be a number", _is_number(value), "write a plain number, without quotes"
+    elif isinstance(default, tuple) and all(_is_number(part) for part in default):
+        rule = f"must be a list of {len(default)} numbers"
+        holds = isinstance(value, list | tuple) and len(value) == len(default) and all(map(_is_number, value))
+        remedy = f"write [{', '.join(map(str, default))}], which is the default"
+    else:
+        return
+    if not holds:
+        raise ConfigError(rule, key=f"optimizer.{key}", value=value, remedy=remedy)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | torch.Tensor) and not isinstance(value, bool)
 
 
 def build_optimizer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from orchestrator.theory.batch_plan import BatchPlan
@@ -37,7 +38,7 @@ class NoiseProbe:
             inverse = sum(1.0 / weight for _, weight in share.micro_norms)
         else:
             count, square, inverse = round(totals.counted), totals.square_sum, totals.inverse_sum
-        if count < 2:
+        if count < 2 or not math.isfinite(inverse):  # a weight may be too small for its inverse to be a number
             return
         big = self._plan.global_batch
         small = big * count / (totals.weight * inverse)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from orchestrator.config.names import name_remedy
+from orchestrator.config.pydantic_refusals import refusals_of
 from orchestrator.errors import ConfigError, OrchestratorError, TaskError
 from orchestrator.training.task import Task
 
@@ -39,9 +42,12 @@ def load_task(name: str, options: dict[str, Any]) -> Task:
         task: Task = cls(config)
     except OrchestratorError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(
-            f"its constructor raised {_text(error)}", key="task.name", value=name, remedy="mend the task or its options"
+            f"its constructor raised {describe(error)}",
+            key="task.name",
+            value=name,
+            remedy="mend the task or its options",
         ) from error
     return task
 
@@ -60,12 +66,14 @@ def task_class(name: str) -> Any:
         raise TaskError("there is no built-in task of this name", key="task.name", value=name, remedy=near)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(
-            f"importing {module_name} raised {_text(error)}",
+            f"importing {module_name} raised {describe(error)}",
             key="task.name",
             value=name,
-            remedy="start from the folder that holds the module, or install it",
+            remedy="start from the folder that holds the module, or install it"
+            if isinstance(error, ModuleNotFoundError) and module_name.startswith(error.name or "?")
+            else "mend the module",
         ) from error
     cls = getattr(module, class_name, None)
     if not isinstance(cls, type):
@@ -85,27 +93,52 @@ def task_class(name: str) -> Any:
 
 
 def _config(cls: Any, options: dict[str, Any]) -> BaseModel:
-    model: type[BaseModel] = getattr(cls, "Config", Task.Config)
+    model = config_of(cls)
     for key, value in options.items():
         if key not in model.model_fields and model.model_config.get("extra") == "forbid":
-            known = list(model.model_fields)
-            found = difflib.get_close_matches(key, known, n=1)
-            near = f"did you mean {found[0]}?" if found else f"its options are: {', '.join(known) or 'none'}"
-            raise ConfigError("the task has no such option", key=f"task.{key}", value=value, remedy=near)
+            remedy = name_remedy(key, model.model_fields, what="option")
+            raise ConfigError("the task has no such option", key=f"task.{key}", value=value, remedy=remedy)
     try:
         return model(**options)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        field = model.model_fields.get(key)
-        remedy = f"it is {field.annotation}" if field and first["type"] != "missing" else None
-        raise ConfigError(
-            first["msg"],
-            key=f"task.{key}" if key else "task",
-            value=... if first["type"] == "missing" else first["input"],
-            remedy=remedy,
+        first = refusals_of(error, model, options)[0].under("task")
+        remedy = first.remedy or f"see {model.__module__}.{model.__qualname__}"
+        raise ConfigError(one_line(first.rule), key=first.key, value=first.value, remedy=remedy) from error
+    except Exception as error:
+        raise TaskError(
+            f"its Config raised {describe(error)}", key="task.name", value=cls.__name__, remedy="mend its validators"
         ) from error
 
 
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def config_of(cls: Any) -> type[BaseModel]:
+    """The pydantic model of a task class's options.
+
+    Raises:
+        TaskError: it is something else.
+    """
+    model = getattr(cls, "Config", Task.Config)
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return model
+    raise TaskError(
+        "Config must be a pydantic model", key="task.name", value=cls.__name__, remedy="derive it from TaskConfig"
+    )
+
+
+def describe(error: BaseException) -> str:
+    """An error of the user's own code on one line, whatever its text does."""
+    try:
+        text = one_line(str(error))
+    except Exception:  # noqa: BLE001  it is the user's __str__
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """The first lines of `text` that say something, as one line, without the stack that torch prints below them."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    lines = list(itertools.takewhile(lambda line: "most recent call first" not in line, lines))
+    joined = " ".join(filter(None, lines))
+    return joined if len(joined) <= _LONGEST else f"{joined[:_LONGEST]}..."
+
+
+_LONGEST = 300

@@ -22,6 +22,7 @@ from orchestrator.training.notes import split_notes
 from orchestrator.training.optimizer import build_optimizer
 from orchestrator.training.precision import Scaler, autocast, set_dtype
 from orchestrator.training.probe import NoiseProbe
+from orchestrator.training.rate import check_trial
 from orchestrator.training.records import Failure
 from orchestrator.training.reducer import Reducer
 from orchestrator.training.requests import evaluation_requests, training_requests
@@ -75,8 +76,6 @@ def prepare(spec: TrialSpec, task: Task, group: Group) -> Parts | Failure:
 
 
 def _model(spec: TrialSpec, task: Task, group: Group) -> nn.Module:
-    if spec.plan.world_size != group.world_size:
-        raise ValueError(f"the plan wants {spec.plan.world_size} workers, and the gang has {group.world_size}")
     seed_everything(spec.seed)
     if group.device.type == "cuda":
         torch.cuda.manual_seed(spec.seed)
@@ -89,6 +88,7 @@ def _model(spec: TrialSpec, task: Task, group: Group) -> nn.Module:
 
 
 def _local_parts(spec: TrialSpec, task: Task, group: Group) -> Parts:
+    check_trial(spec, group.world_size)
     model = _model(spec, task, group)
     train, val = task.train_data(), task.val_data()
     if len(train) < 1 or len(val) < 1:
@@ -141,8 +141,9 @@ def _facts(model: nn.Module) -> tuple[Any, ...]:
     """Shapes, and sums that nearly any difference between two models' numbers changes."""
     tensors = _tensors(model)
     shapes = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+    tensors = [torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach() for tensor in tensors]
     sums = [tensor.sum(dtype=torch.float64).item() for tensor in tensors]
-    norms = [tensor.detach().norm(dtype=torch.float64).item() for tensor in tensors if tensor.is_floating_point()]
+    norms = [tensor.norm(dtype=torch.float64).item() for tensor in tensors if tensor.is_floating_point()]
     return shapes, sums, norms
 
 

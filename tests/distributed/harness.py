@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 class Gang:
