@@ -69,7 +69,10 @@ class RefusedError(OrchestratorError):
         if self.value is not ...:
             what += f" = {self.value!r}" if what else repr(self.value)
         text = f"{where}{what}{': ' if what else ''}{self.rule}"
-        return f"{text}. {self.remedy[0].upper()}{self.remedy[1:]}." if self.remedy else f"{text}."
+        if not self.remedy:
+            return f"{text}."
+        end = "" if self.remedy[-1] in ".?!" else "."
+        return f"{text}. {self.remedy[0].upper()}{self.remedy[1:]}{end}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.rule, self.file, self.key, self.value, self.remedy)

@@ -13,21 +13,24 @@ from orchestrator.cluster.capacity import Node, count_gangs
 from orchestrator.cluster.memory import check_memory
 from orchestrator.cluster.session import connect, is_local, local_node
 from orchestrator.config.check import Facts, check_spec
-from orchestrator.config.load import Loaded, spec_from_dict
+from orchestrator.config.check_task import task_options
+from orchestrator.config.load import Loaded, source_of, spec_from_dict
 from orchestrator.config.reach import Reach
 from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.space import Parameter
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
-from orchestrator.errors import ConfigError, TaskError
+from orchestrator.errors import RefusedError, TaskError
 from orchestrator.report.objective import Objective as Shown
 from orchestrator.report.plan import Candidates, Plan, PlannedBatch
 from orchestrator.search.objective import Objective
-from orchestrator.theory.schedules import evaluation_points
+from orchestrator.tracking.run_dir import check_free
 from orchestrator.tracking.uri import check_uri, mask
 from orchestrator.training.optimizer import check_optimizer
-from orchestrator.training.preflight import TaskFacts, check_task
-from orchestrator.training.registry import load_task, module_of, task_class
+from orchestrator.training.preflight import TaskFacts, check_task, model_size
+from orchestrator.training.registry import config_of, load_task, module_of, task_class
+
+_MOST_BUILT = 16  # models of the space that are built, without their memory, to see whether they fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,33 +92,43 @@ class Prepared:
 
     def _planned(self, global_batch: int) -> PlannedBatch:
         trial = self.resolve({"batch.global": global_batch})
-        points = evaluation_points(global_batch, trial.budget_samples, trial.eval_every_samples)
-        return PlannedBatch(plan=trial.plan, updates=trial.updates, evaluations=len(points))
+        return PlannedBatch(plan=trial.plan, updates=trial.updates, evaluations=_evaluations(trial))
 
 
-def prepare(loaded: Loaded, *, file: str) -> Prepared:
+def prepare(loaded: Loaded, *, file: str, out: str | None = None) -> Prepared:
     """Look at the task and refuse whatever is known to be impossible.
 
+    Args:
+        loaded: the spec.
+        file: where it came from, for messages.
+        out: the run directory to be, if it is known yet.
+
     Raises:
-        RefusedError: names what, why and the remedy; nothing has been started.
+        RefusedError: names what, why and the remedy; nothing has been started or written.
     """
     try:
-        return _prepare(loaded, file)
-    except (ConfigError, TaskError) as error:
-        error.file = error.file or file
+        prepared = _prepare(loaded, file)
+        if out is not None:
+            check_free(out)
+        return prepared
+    except RefusedError as error:
+        key = error.key or ""
+        if error.file in (None, file) and key.partition(".")[0] in SweepSpec.model_fields:
+            error.file = source_of(key, file=file, set_keys=loaded.set_keys)
         raise
 
 
 def _prepare(loaded: Loaded, file: str) -> Prepared:
     spec = _with_absolute_paths(loaded.spec, file)
-    task = load_task(spec.task.name, spec.task.options)
+    first, *others = task_options(Reach(spec))
+    task = load_task(spec.task.name, first)
     facts = check_task(task)
     checked = Facts(
         train_samples=facts.train_samples,
         val_samples=facts.val_samples,
         metric_modes=facts.metric_modes,
-        task_options=tuple(type(task).Config.model_fields),
-        validate_task=type(task).Config.model_validate,
+        task_options=tuple(config_of(type(task)).model_fields),
+        validate_task=config_of(type(task)).model_validate,
         validate_optimizer=lambda name, options: check_optimizer(name, dict(options)),
     )
     warnings = check_spec(spec, checked, file=file, set_keys=loaded.set_keys)
@@ -127,12 +140,13 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         mode=facts.metric_modes[metric.removeprefix("val/")],
         target=baseline.target,
     )
-    tracking_uri = check_uri(spec.tracking.uri, Path.cwd())
+    largest_bytes = max([facts.parameter_bytes, *(_parameter_bytes(spec, options) for options in others[:_MOST_BUILT])])
+    tracking_uri = check_uri(spec.tracking.uri, Path.cwd(), make=False)
     if is_local():
         node = local_node()
         gangs = _gangs(spec, [node], file)
         workers = gangs * spec.cluster.workers
-        check_memory(facts.parameter_bytes, spec.optimizer.name, node, workers=workers, task=spec.task.name, file=file)
+        check_memory(largest_bytes, spec.optimizer.name, node, workers=workers, task=spec.task.name, file=file)
     return Prepared(
         spec=spec,
         file=file,
@@ -142,6 +156,21 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         tracking_uri=tracking_uri,
         warnings=(*loaded.warnings, *warnings),
     )
+
+
+def _evaluations(trial: TrialSpec) -> int:
+    """The length of `theory.schedules.evaluation_points`, which a long budget with a short interval makes too long to
+    be listed: an update that crosses any multiple of the interval is evaluated, and the last one."""
+    batch, every, last = trial.plan.global_batch, trial.eval_every_samples, trial.updates * trial.plan.global_batch
+    if every <= batch:
+        return trial.updates
+    marks = last // every
+    return marks + (-(-marks * every // batch) * batch < last)
+
+
+def _parameter_bytes(spec: SweepSpec, options: dict[str, Any]) -> int:
+    """Of the model that other options of the space give; a constructor that refuses them is found out here too."""
+    return model_size(load_task(spec.task.name, options))[1]
 
 
 def _text(parameter: Parameter) -> str:
@@ -162,6 +191,9 @@ def _first_values(spec: SweepSpec) -> dict[str, Any]:
 def _with_absolute_paths(spec: SweepSpec, file: str) -> SweepSpec:
     """Task options that are paths, made absolute here: trials run in other folders."""
     options = getattr(task_class(spec.task.name), "path_options", ())
+    if not isinstance(options, tuple | list):
+        rule = f"path_options must be a tuple of option names, not {options!r}"
+        raise TaskError(rule, key="task.name", value=spec.task.name, remedy='write path_options = ("path",)')
     raw = spec.to_dict()
     for name in options:
         if isinstance(raw["task"].get(name), str):

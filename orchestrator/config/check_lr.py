@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from orchestrator.config.duration import Duration
 from orchestrator.config.optimizers import is_adaptive, spelled_out
 from orchestrator.config.reach import Reach
@@ -44,9 +46,17 @@ def _check_parameter(reach: Reach, rule: str) -> None:
         for batch, reference in _corners(reach):
             try:
                 noise_scale = reach.smallest("lr.noise_scale")
-                lr_rules.scale(rule, reference, batch, exponent=exponent, noise_scale=noise_scale)
+                factor = lr_rules.scale(rule, reference, batch, exponent=exponent, noise_scale=noise_scale)
             except ValueError as error:
                 raise Refusal.from_error(error, key=reach.where("lr.rule"), value=rule) from None
+            _check_peaks(reach, rule, factor, batch)
+
+
+def _check_peaks(reach: Reach, rule: str, factor: float, batch: int) -> None:
+    for base in reach.ends("lr.base"):
+        if not 0 < base * factor < math.inf:
+            text = f"rule {rule} makes it {base * factor:g} at batch {batch}, which is no learning rate"
+            raise Refusal(text, key=reach.where("lr.base"), value=base, remedy="write one that trains, such as 0.1")
 
 
 def _check_sde(reach: Reach) -> None:

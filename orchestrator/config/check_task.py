@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +14,9 @@ from orchestrator.config.names import name_remedy
 from orchestrator.config.pydantic_refusals import refusals_of
 from orchestrator.config.reach import Reach
 from orchestrator.config.refusal import Refusal
+from orchestrator.errors import ConfigError
+
+_MOST_COMBINATIONS = 256
 
 
 def check_task(reach: Reach, facts: Facts) -> list[str]:
@@ -26,6 +32,26 @@ def check_task(reach: Reach, facts: Facts) -> list[str]:
     return []
 
 
+def task_options(reach: Reach) -> Iterator[dict[str, Any]]:
+    """The task's options for every combination of what the space can suggest for them, ranges by their ends."""
+    keys = [f"task.{name}" for name in reach.spec.space_task_keys]
+    for chosen in combinations(reach, keys):
+        yield reach.spec.task.options | {key.removeprefix("task."): value for key, value in chosen.items()}
+
+
+def combinations(reach: Reach, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Every combination of the ends of `keys`; past a limit, each end beside the first ones of the other keys."""
+    ends = [reach.ends(key) for key in keys]
+    if math.prod(map(len, ends)) <= _MOST_COMBINATIONS:
+        for values in itertools.product(*ends):
+            yield dict(zip(keys, values, strict=True))
+        return
+    first = {key: values[0] for key, values in zip(keys, ends, strict=True)}
+    for key, values in zip(keys, ends, strict=True):
+        for value in values:
+            yield first | {key: value}
+
+
 def _check_option_names(reach: Reach, facts: Facts) -> None:
     if facts.task_options is None:
         return
@@ -39,21 +65,15 @@ def _check_option_names(reach: Reach, facts: Facts) -> None:
 def _check_option_values(reach: Reach, facts: Facts) -> None:
     if facts.validate_task is None:
         return
-    written = reach.spec.task.options
-    _validate_task(facts, written, "task")
-    for name in reach.spec.space_task_keys:
-        for value in reach.ends(f"task.{name}"):
-            _validate_task(facts, {**written, name: value}, "space.task")
-
-
-def _validate_task(facts: Facts, options: dict[str, Any], prefix: str) -> None:
-    assert facts.validate_task is not None
-    try:
-        facts.validate_task(options)
-    except ValidationError as error:
-        raise refusals_of(error, BaseModel, options)[0].under(prefix) from None
-    except ValueError as error:
-        raise Refusal.from_error(error, key=prefix, value=options) from None
+    for options in task_options(reach):
+        try:
+            facts.validate_task(options)
+        except ValidationError as error:
+            refusal = refusals_of(error, BaseModel, options)[0].under("task")
+            key = reach.where(refusal.key)
+            raise Refusal(refusal.rule, key=key, value=refusal.value, remedy=refusal.remedy) from None
+        except ValueError as error:
+            raise Refusal.from_error(error, key="task", value=options) from None
 
 
 def _check_optimizer(reach: Reach, facts: Facts) -> None:
@@ -62,16 +82,19 @@ def _check_optimizer(reach: Reach, facts: Facts) -> None:
     written = reach.spec.optimizer.options
     searched = [key for key in reach.spec.space if key.startswith("optimizer.") and key != "optimizer.name"]
     for name in reach.values("optimizer.name"):
-        tries: list[tuple[str, dict[str, Any]]] = [("optimizer.name", written)]
-        for key in searched:
-            option = key.removeprefix("optimizer.")
-            tries += [(key, {**written, option: value}) for value in reach.ends(key)]
-        for key, options in tries:
+        for chosen in combinations(reach, searched):
+            options = {**written, **{key.removeprefix("optimizer."): value for key, value in chosen.items()}}
             try:
                 facts.validate_optimizer(name, options)
+            except ConfigError as error:
+                # An error about the options together is about the one that the space adds, if it is one only.
+                key, value = error.key or "optimizer", error.value
+                if key == "optimizer" and len(searched) == 1:
+                    key, value = searched[0], chosen[searched[0]]
+                raise Refusal(error.rule, key=reach.where(key), value=value, remedy=error.remedy) from None
             except ValueError as error:
-                value = name if key == "optimizer.name" else options[key.removeprefix("optimizer.")]
-                raise Refusal.from_error(error, key=reach.where(key), value=value) from None
+                key = searched[0] if len(searched) == 1 else "optimizer.name"
+                raise Refusal.from_error(error, key=reach.where(key), value=chosen.get(key, name)) from None
 
 
 def _check_objective(reach: Reach, facts: Facts) -> None:

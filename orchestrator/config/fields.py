@@ -49,7 +49,7 @@ def whole(value: Any) -> Any:
 
 def _auto_or_count(value: Any) -> int | Literal["auto"]:
     value = whole(value)
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST):
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST):
         return value  # type: ignore[no-any-return]
     raise Refusal("must be auto or a whole number of at least 1", value=value, remedy="write auto, or 1 or more")
 
@@ -99,10 +99,10 @@ def _plain_interval(interval: Duration) -> int | str:
     return int(interval.value) if interval.unit == "samples" else str(interval)
 
 
-_MOST = 10**15  # below 2**53, so that a count stays exact where it becomes a float
+MOST = 10**15  # below 2**53, so that a count stays exact where it becomes a float
 
-Count = Annotated[int, BeforeValidator(whole), Field(ge=1, le=_MOST)]
-CountOrZero = Annotated[int, BeforeValidator(whole), Field(ge=0, le=_MOST)]
+Count = Annotated[int, BeforeValidator(whole), Field(ge=1, le=MOST)]
+CountOrZero = Annotated[int, BeforeValidator(whole), Field(ge=0, le=MOST)]
 Seed = Annotated[int, BeforeValidator(whole), Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 AutoOrCount = Annotated[int | Literal["auto"], PlainValidator(_auto_or_count)]

@@ -36,8 +36,8 @@ def _apply(document: dict[str, Any], override: str) -> str:
         raise Refusal(refusal.rule, key=key, value=text, remedy=refusal.remedy) from None
     section, _, rest = key.partition(".")
     path = [section, rest] if section == "space" and rest else key.split(".")
-    if section == "optimizer" and "optimizer" not in document:
-        # One option is changed, so the others of the default optimizer stay.
+    if section == "optimizer" and rest and rest != "name" and "optimizer" not in document:
+        # One option is changed, so the others of the default optimizer stay; another class has options of its own.
         document["optimizer"] = dict(DEFAULT_OPTIMIZER)
     target = document
     for i, name in enumerate(path[:-1]):

@@ -28,7 +28,7 @@ class Refusal(ValueError):
     def from_error(cls, error: Exception, *, key: str, value: Any) -> Refusal:
         """A refusal from an error whose text reads "rule. Remedy", as those of `theory` do."""
         rule, _, remedy = str(error).partition(". ")
-        return cls(rule.rstrip("."), key=key, value=value, remedy=remedy.rstrip(".") or None)
+        return cls(rule.rstrip("."), key=key, value=value, remedy=remedy.rstrip(".") or f"change {key}")
 
     def under(self, key: str) -> Refusal:
         """The same refusal seen from one level further out."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from orchestrator.config.duration import Duration
-from orchestrator.config.fields import AutoOrCount, Count, Interval, Positive, Section
+from orchestrator.config.fields import MOST, AutoOrCount, Count, Interval, Positive, Section, whole
 from orchestrator.config.refusal import Refusal
 
 Kind = Literal["best_metric", "samples_to_target", "time_to_target", "updates_and_samples"]
@@ -21,6 +21,12 @@ def _metric(name: str) -> str:
         remedy = f"write val/{name.rsplit('/', 1)[-1] or 'loss'} if the task has such a metric"
         raise Refusal("an objective is a validation metric, val/<name>", value=name, remedy=remedy)
     return name
+
+
+def _named(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise Refusal("must be a name on one line", value=text, remedy="write one, or null for the default")
+    return text
 
 
 class ObjectiveSection(Section):
@@ -73,7 +79,7 @@ class SearchSection(Section):
     early_stopping: EarlyStopping = "none"
     """none, asha (successive halving by samples), race (cannot beat its batch size's best any more), asha+race."""
 
-    reduction: Annotated[Count, Field(ge=2)] = 3
+    reduction: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST)] = 3
     """ASHA keeps one trial in this many at each rung; rungs are this factor apart."""
 
     lowest_rung: Count | None = None
@@ -114,8 +120,8 @@ class ClusterSection(Section):
 class TrackingSection(Section):
     """Where MLflow records go."""
 
-    uri: str | None = None
+    uri: Annotated[str, AfterValidator(_named)] | None = None
     """Tracking URI; null takes MLFLOW_TRACKING_URI or a local SQLite file."""
 
-    experiment: str | None = None
+    experiment: Annotated[str, AfterValidator(_named)] | None = None
     """Experiment; null takes the spec's name."""

@@ -31,6 +31,16 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            # What PyYAML's constructors raise on a scalar that its tag does not fit, such as `!!bool maybe`.
+            text = str(node.value)
+            shown = text if len(text) <= 40 else f"{text[:40]}..."
+            problem = f"{shown!r} is no {str(node.tag).rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
+
 
 class _Dumper(yaml.SafeDumper):
     """Quotes what either version of YAML would not read back as text."""

@@ -10,9 +10,34 @@ from typing import Any
 from pyarrow import fs
 
 from orchestrator.errors import StorageError
-from orchestrator.tracking.storage import check_writable, join, open_output, write_atomically
+from orchestrator.tracking.storage import check_writable, join, open_output, probe_folder, refusal, write_atomically
 
 EVENTS = "events.jsonl"
+
+
+def check_free(uri: str) -> None:
+    """Refuse a run directory that is known to be impossible, without making it.
+
+    Raises:
+        StorageError: it holds a run, is no folder, or what it lies in cannot be written.
+    """
+    filesystem, path = open_output(uri)
+    try:
+        taken = filesystem.get_file_info(f"{path}/{EVENTS}").type != fs.FileType.NotFound
+    except OSError:
+        taken = False  # nothing is known; making the folder will tell
+    if taken:
+        raise StorageError(
+            "the run directory must be new, this one holds a run",
+            key="--out",
+            value=uri,
+            remedy="choose another folder",
+        )
+    if isinstance(filesystem, fs.LocalFileSystem):
+        try:
+            probe_folder(Path(path))
+        except OSError as error:
+            raise refusal(uri, error) from error
 
 
 class RunDir:
@@ -26,18 +51,12 @@ class RunDir:
     """
 
     def __init__(self, uri: str) -> None:
+        check_free(uri)
         check_writable(uri)
         filesystem, path = open_output(uri)
         self.is_local = isinstance(filesystem, fs.LocalFileSystem)
         self.uri = path if self.is_local else uri
         self.local = Path(path) if self.is_local else Path(tempfile.mkdtemp(prefix="orchestrator-run-"))
-        if filesystem.get_file_info(f"{path}/{EVENTS}").type != fs.FileType.NotFound:
-            raise StorageError(
-                "the run directory must be new, this one holds a run",
-                key="--out",
-                value=uri,
-                remedy="choose another folder",
-            )
 
     @property
     def events(self) -> Path:

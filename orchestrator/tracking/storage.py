@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,12 @@ def open_output(uri: Uri) -> tuple[fs.FileSystem, str]:
     """
     text = str(uri)
     try:
+        if not text or "\0" in text:
+            raise ValueError("it is no path")
         if "://" in text:
             filesystem, path = fs.FileSystem.from_uri(text)
+            if not path.strip("/"):
+                raise ValueError("it names no folder")
             return filesystem, path
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
     except (OSError, ValueError) as error:
@@ -67,7 +72,18 @@ def write_stream(uri: Uri, write: Callable[[Any], None]) -> None:
             with filesystem.open_output_stream(path) as sink:
                 write(sink)
     except OSError as error:
-        raise _refusal(uri, error) from error
+        raise refusal(uri, error) from error
+
+
+def probe_folder(folder: Path) -> None:
+    """Prove that the local `folder` can be written or made, and leave nothing behind.
+
+    Raises:
+        OSError: it, or the nearest folder above it that exists, is no folder or cannot be written.
+    """
+    there = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    with tempfile.TemporaryFile(dir=there):
+        pass
 
 
 def check_writable(uri: Uri) -> None:
@@ -84,7 +100,7 @@ def check_writable(uri: Uri) -> None:
             sink.write(b"x")
         filesystem.delete_file(probe)
     except OSError as error:
-        raise _refusal(uri, error) from error
+        raise refusal(uri, error) from error
 
 
 def _replace_local(path: Path, filesystem: fs.FileSystem, write: Callable[[Any], None]) -> None:
@@ -103,7 +119,8 @@ def _replace_local(path: Path, filesystem: fs.FileSystem, write: Callable[[Any],
         part.unlink(missing_ok=True)
 
 
-def _refusal(uri: Uri, error: OSError) -> StorageError:
+def refusal(uri: Uri, error: OSError) -> StorageError:
+    """The error that the user sees where the output `uri` cannot be written."""
     return StorageError(
         f"the output must be writable ({error.strerror or error})",
         key="--out",

@@ -12,13 +12,13 @@ import os
 import re
 import sqlite3
 import ssl
-import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
 from orchestrator.errors import TrackingError
+from orchestrator.tracking.storage import probe_folder
 
 DEFAULT_DATABASE = "mlflow.db"
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -34,20 +34,24 @@ def mask(uri: str) -> str:
 
 def scrub(text: str, uri: str) -> str:
     """`text` of a message, without what `mask` hides of `uri`."""
-    parts = urllib.parse.urlsplit(uri)
+    try:
+        parts = urllib.parse.urlsplit(uri)
+    except ValueError:  # an address that cannot be taken apart
+        return mask(text)
     secrets = [parts.netloc.rpartition("@")[0], parts.password, *(m.group(0) for m in _SECRET_QUERY.finditer(uri))]
     for secret in filter(None, secrets):
         text = text.replace(secret, "***").replace(urllib.parse.unquote(secret), "***")
     return mask(text)
 
 
-def check_uri(uri: str | None, cwd: str | Path, *, timeout_s: float = 5.0) -> str:
+def check_uri(uri: str | None, cwd: str | Path, *, timeout_s: float = 5.0, make: bool = True) -> str:
     """The tracking URI to use, absolute and proven usable as far as that is cheap.
 
     Args:
         uri: as configured; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db`` in `cwd`.
         cwd: the project folder, which relative paths start from.
         timeout_s: how long a server may take to answer.
+        make: whether the folder of an SQLite database is made, if it is missing.
 
     Raises:
         TrackingError: for a folder store, an unknown scheme, a database that cannot be written, or a server that
@@ -65,7 +69,7 @@ def check_uri(uri: str | None, cwd: str | Path, *, timeout_s: float = 5.0) -> st
         raise _folder_store(uri, key)
     dialect = scheme.partition("+")[0]
     if dialect == "sqlite":
-        return _check_sqlite(uri, Path(cwd).absolute(), key)
+        return _check_sqlite(uri, Path(cwd).absolute(), key, make)
     if scheme in ("http", "https"):
         _check_server(uri, key, timeout_s)
     elif dialect not in (*DATABASES, *MANAGED) and scheme not in _plugin_schemes():
@@ -76,6 +80,21 @@ def check_uri(uri: str | None, cwd: str | Path, *, timeout_s: float = 5.0) -> st
             remedy=f"write sqlite:///{DEFAULT_DATABASE}, or the address of an MLflow server",
         )
     return uri
+
+
+def make_folder(uri: str) -> None:
+    """Make the folder of an SQLite database that `check_uri` passed; nothing for other URIs.
+
+    Raises:
+        TrackingError: it cannot be made.
+    """
+    if (path := sqlite_path(uri)) is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TrackingError(
+                f"the database must be writable ({error.strerror or error})", key="tracking.uri", value=str(path)
+            ) from error
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -96,7 +115,7 @@ def _folder_store(uri: str, key: str) -> TrackingError:
     )
 
 
-def _check_sqlite(uri: str, cwd: Path, key: str) -> str:
+def _check_sqlite(uri: str, cwd: Path, key: str, make: bool) -> str:
     head, separator, rest = uri.partition(":///")
     name, question, query = rest.partition("?")
     if not separator or name in ("", ":memory:") or name.startswith("file:"):
@@ -109,10 +128,10 @@ def _check_sqlite(uri: str, cwd: Path, key: str) -> str:
     path = Path(os.path.abspath(cwd / os.path.expanduser(name)))
     remedy = "choose a folder that you may write to, such as sqlite:////home/me/mlflow.db"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make:
+            path.parent.mkdir(parents=True, exist_ok=True)
         # SQLite keeps its journal beside the database, so the folder must be writable too.
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        probe_folder(path.parent)
         if path.exists():
             _check_database(path, key, uri)
     except OSError as error:

@@ -32,8 +32,8 @@ def test_builds_and_steps_at_the_given_rate(name):
         ("SGD", {"momentun": 0.9}, "optimizer.momentun", "Did you mean momentum?"),
         ("SGD", {"lr": 0.1}, "optimizer.lr", "lr.base"),
         ("SGD", {"params": []}, "optimizer.params", "no such option"),
-        ("SGD", {"momentum": -1.0}, "optimizer", "momentum"),
-        ("AdamW", {"betas": [0.9, 2.0]}, "optimizer", "beta"),
+        ("SGD", {"momentum": -1.0}, "optimizer.momentum", "momentum"),
+        ("AdamW", {"betas": [0.9, 2.0]}, "optimizer.betas", "beta"),
     ],
 )
 def test_refusals(name, options, key, text):
