@@ -1,12 +1,13 @@
-"""Overhead of one more trial: the same trials on stock Ray Tune with a `TorchTrainer` each, and on a warm gang, in one run.
+"""Overhead of one more trial: the same trials on stock Ray Tune with a `TorchTrainer` each, and on a warm gang.
 
-Overhead is the time from a trial's last update to the next trial's first update, by the clock of the machine that trains;
-both sides train with the same loop. ``python benchmarks/turnaround.py [--trials 6]``
+Overhead is the time from a trial's last update to the next trial's first update, by the clock of the machine that
+trains; both sides train with the same loop, one after the other. ``python benchmarks/turnaround.py [--trials 6]``
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -80,7 +81,7 @@ def warm(settings: list[str], folder: Path) -> list[tuple[float, float]]:
 def gaps(times: list[tuple[float, float]]) -> list[float]:
     """Seconds from each trial's last update to the next one's first."""
     ordered = sorted(times)
-    return [b[0] - a[1] for a, b in zip(ordered, ordered[1:], strict=False)]
+    return [b[0] - a[1] for a, b in itertools.pairwise(ordered)]
 
 
 def main() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cluster.capacity import Node, count_gangs
+from orchestrator.cluster.capacity import Node, count_gangs, workers_on
 from orchestrator.cluster.memory import check_memory
 from orchestrator.cluster.session import connect, is_local, local_node
 from orchestrator.config.check import Facts, check_spec
@@ -44,6 +45,29 @@ class Prepared:
     baseline: TrialSpec
     tracking_uri: str
     warnings: tuple[str, ...]
+    set_keys: tuple[str, ...]
+    largest_bytes: int
+
+    def check_resources(self) -> None:
+        """Refuse gangs or a model that the machine, or the cluster that is connected to, cannot hold.
+
+        Raises:
+            ResourceError: names need and supply.
+        """
+        spec, nodes = self.spec, _nodes()
+        with _source_named(self.file, self.set_keys):
+            workers = _gangs(spec, nodes, self.file) * spec.cluster.workers
+            # A gang may start on any node that has room, so the roomiest one must hold its part of the workers.
+            roomiest = max(nodes, key=lambda node: node.resources.get("memory", math.inf))
+            here = min(workers, workers_on(roomiest, _per_worker(spec)))
+            check_memory(
+                self.largest_bytes,
+                spec.optimizer.name,
+                roomiest,
+                workers=max(1, here),
+                task=spec.task.name,
+                file=self.file,
+            )
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -68,7 +92,7 @@ class Prepared:
         cluster, search, spec = self.spec.cluster, self.spec.search, self.spec
         nodes = _nodes()
         gangs = _gangs(spec, nodes, self.file)
-        need = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
+        need = _per_worker(spec)
         repeats = f"; the best {search.repeat_top} under {search.seeds} seeds" if search.seeds > 1 else ""
         return Plan(
             name=spec.name,
@@ -106,15 +130,22 @@ def prepare(loaded: Loaded, *, file: str, out: str | None = None) -> Prepared:
     Raises:
         RefusedError: names what, why and the remedy; nothing has been started or written.
     """
-    try:
+    with _source_named(file, loaded.set_keys):
         prepared = _prepare(loaded, file)
         if out is not None:
             check_free(out)
         return prepared
+
+
+@contextlib.contextmanager
+def _source_named(file: str, set_keys: Iterable[str]) -> Iterator[None]:
+    """A refusal of a key of the spec says whether the file or ``--set`` gave it."""
+    try:
+        yield
     except RefusedError as error:
         key = error.key or ""
         if error.file in (None, file) and key.partition(".")[0] in SweepSpec.model_fields:
-            error.file = source_of(key, file=file, set_keys=loaded.set_keys)
+            error.file = source_of(key, file=file, set_keys=set_keys)
         raise
 
 
@@ -142,11 +173,6 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
     )
     largest_bytes = max([facts.parameter_bytes, *(_parameter_bytes(spec, options) for options in others[:_MOST_BUILT])])
     tracking_uri = check_uri(spec.tracking.uri, Path.cwd(), make=False)
-    if is_local():
-        node = local_node()
-        gangs = _gangs(spec, [node], file)
-        workers = gangs * spec.cluster.workers
-        check_memory(largest_bytes, spec.optimizer.name, node, workers=workers, task=spec.task.name, file=file)
     return Prepared(
         spec=spec,
         file=file,
@@ -155,6 +181,8 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         baseline=baseline,
         tracking_uri=tracking_uri,
         warnings=(*loaded.warnings, *warnings),
+        set_keys=tuple(loaded.set_keys),
+        largest_bytes=largest_bytes,
     )
 
 
@@ -215,12 +243,16 @@ def _nodes() -> list[Node]:
         return list(session.nodes)
 
 
+def _per_worker(spec: SweepSpec) -> dict[str, float]:
+    return {"CPU": spec.cluster.cpus_per_worker, "GPU": spec.cluster.gpus_per_worker}
+
+
 def _gangs(spec: SweepSpec, nodes: list[Node], file: str) -> int:
     cluster = spec.cluster
     return count_gangs(
         nodes,
         workers=cluster.workers,
-        per_worker={"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker},
+        per_worker=_per_worker(spec),
         asked=None if cluster.gangs == "auto" else cluster.gangs,
         trials=spec.search.trials,
         file=file,

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed while running, 2 refused before anything was starte
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -57,16 +58,20 @@ def _run(args: argparse.Namespace) -> int:
     overrides = [*args.set, *([f"search.seeds={args.seeds}"] if args.seeds is not None else [])]
     loaded = load_spec(args.space, overrides)
     # Torch, Ray and Optuna take seconds to import; a misspelt key is refused before that.
+    from orchestrator.cluster.session import connect, is_local
     from orchestrator.preparation import prepare
 
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
     prepared = prepare(loaded, file=args.space, out=out)
-    if args.dry_run:
-        from orchestrator.report.console import print_plan
+    # A cluster is asked what it holds, and stays connected; a Ray of our own is started only when all is checked.
+    with contextlib.nullcontext() if is_local() else connect(prepared.modules):
+        prepared.check_resources()
+        if args.dry_run:
+            from orchestrator.report.console import print_plan
 
-        print_plan(prepared.plan(out))
-        return 0
-    sweep(prepared, out)
+            print_plan(prepared.plan(out))
+        else:
+            sweep(prepared, out)
     return 0
 
 
