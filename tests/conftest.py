@@ -20,7 +20,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one kind share costly things (a Ray session, an MLflow server, gloo groups): one process has them all."""
+    """Tests of one kind share costly things (a Ray session, MLflow, gloo groups): one process has them all."""
     for item in items:
         kind = item.path.relative_to(PROJECT / "tests").parts[0]
         item.add_marker(pytest.mark.xdist_group("e2e" if kind == "e2e" else "rest"))
