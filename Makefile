@@ -32,7 +32,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 bench: $(INSTALLED)
 	@for benchmark in $(sort $(wildcard benchmarks/*.py)); do \

@@ -18,14 +18,6 @@ settings.load_profile("suite")
 PROJECT = Path(__file__).resolve().parents[1]
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one kind share costly things (a Ray session, MLflow, gloo groups): one process has them all."""
-    for item in items:
-        kind = item.path.relative_to(PROJECT / "tests").parts[0]
-        item.add_marker(pytest.mark.xdist_group("e2e" if kind == "e2e" else "rest"))
-
-
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """A local Ray that counts eight CPUs, so that gangs of four fit on two cores."""
