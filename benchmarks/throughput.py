@@ -3,7 +3,7 @@
 Both run in the same two gloo processes, in turn, so that whatever else the machine does meets both alike. A ratio of a
 pair is ours over bare; printed are the median and the range over all pairs, with the noise probe off and on.
 
-    python benchmarks/throughput.py [--pairs 31] [--seconds 0.5]
+    python benchmarks/throughput.py [--pairs 61] [--seconds 0.25]
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _measure(rank: int, store: str, pairs: int, seconds: float) -> None:
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=31)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of the bare loop, per run")
+    parser.add_argument("--pairs", type=int, default=61)
+    parser.add_argument("--seconds", type=float, default=0.25, help="of the bare loop, per run")
     arguments = parser.parse_args()
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

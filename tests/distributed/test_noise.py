@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import toys
 
+from orchestrator.config.trial import OptimizerRef
 from orchestrator.tasks.regression import Regression, RegressionConfig
 from orchestrator.training.group import Solo
 
@@ -21,6 +22,20 @@ def test_signal_and_noise_are_within_5_percent(split, two):
     assert outcome.noise["trace"] == pytest.approx(DIM + 1, rel=0.05)
     assert outcome.noise["low"] < outcome.noise["value"] < outcome.noise["high"]
     assert seen[-1].metrics["noise_scale"] == pytest.approx(DIM + 1, rel=0.25), "over the last 500 updates"
+
+
+@pytest.mark.parametrize("split", [(16, 1, 2), (8, 4, 1)])
+def test_the_first_updates_of_a_training_agree_with_the_known_scale(split, two):
+    # The scale is d + 1 at any weights, so it holds while they move; lr = 0.05 / (1 + 32/B) of the known answer.
+    task = Regression(RegressionConfig(dim=DIM))
+    held = 0
+    for seed in range(20):
+        sgd = OptimizerRef(name="SGD")
+        trial = toys.spec(split, updates=50, lr=0.025, precision="fp32", noise_probe=True, seed=seed, optimizer=sgd)
+        outcome, _ = toys.train(Solo(), task, trial) if split[2] == 1 else two.run(toys.train, task, trial)[0]
+        assert outcome.noise["value"] is not None, outcome.noise["reason"]
+        held += outcome.noise["low"] <= DIM + 1 <= outcome.noise["high"]
+    assert held >= 16, "a 95 % interval holds in fewer than 16 of 20 once in 390 series"
 
 
 def test_both_reducers_see_the_same_norms(two):
