@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from orchestrator.cluster.capacity import count_gangs
+from orchestrator.cluster.capacity import accelerators, count_gangs
 from orchestrator.cluster.session import Session, connect
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
@@ -219,7 +219,7 @@ class Experiment:
             "task_source": {"hash": digest, "files": files},
             "software": software_versions(Path.cwd()),
             "hardware": {
-                "device": "gpu" if cluster.gpus_per_worker else cpu_name(),
+                "device": accelerators(self.session.nodes) if cluster.gpus_per_worker else cpu_name(),
                 "count": cluster.workers,
                 "nodes": len(self.session.nodes),
             },

@@ -25,6 +25,7 @@ from orchestrator.errors import RefusedError, TaskError
 from orchestrator.report.objective import Objective as Shown
 from orchestrator.report.plan import Candidates, Plan, PlannedBatch
 from orchestrator.search.objective import Objective
+from orchestrator.theory.schedules import count_evaluations
 from orchestrator.tracking.run_dir import check_free
 from orchestrator.tracking.uri import check_uri, mask
 from orchestrator.training.optimizer import check_optimizer
@@ -116,7 +117,8 @@ class Prepared:
 
     def _planned(self, global_batch: int) -> PlannedBatch:
         trial = self.resolve({"batch.global": global_batch})
-        return PlannedBatch(plan=trial.plan, updates=trial.updates, evaluations=_evaluations(trial))
+        evaluations = count_evaluations(global_batch, trial.budget_samples, trial.eval_every_samples)
+        return PlannedBatch(plan=trial.plan, updates=trial.updates, evaluations=evaluations)
 
 
 def prepare(loaded: Loaded, *, file: str, out: str | None = None) -> Prepared:
@@ -184,16 +186,6 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         set_keys=tuple(loaded.set_keys),
         largest_bytes=largest_bytes,
     )
-
-
-def _evaluations(trial: TrialSpec) -> int:
-    """The length of `theory.schedules.evaluation_points`, which a long budget with a short interval makes too long to
-    be listed: an update that crosses any multiple of the interval is evaluated, and the last one."""
-    batch, every, last = trial.plan.global_batch, trial.eval_every_samples, trial.updates * trial.plan.global_batch
-    if every <= batch:
-        return trial.updates
-    marks = last // every
-    return marks + (-(-marks * every // batch) * batch < last)
 
 
 def _parameter_bytes(spec: SweepSpec, options: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.errors import ResourceError
 
 _SLACK = 1e-6
+_TYPE = "accelerator_type:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,12 @@ def workers_on(node: Node, per_worker: Mapping[str, float]) -> int:
     """Workers that one node can hold; a worker never spans nodes."""
     counts = [int((node.resources.get(name, 0.0) + _SLACK) // need) for name, need in per_worker.items() if need > 0]
     return min(counts, default=0)
+
+
+def accelerators(nodes: Sequence[Node]) -> str:
+    """The accelerators of a cluster by the names that Ray gives them, or ``gpu`` where it does not know any."""
+    names = {name.removeprefix(_TYPE) for node in nodes for name in node.resources if name.startswith(_TYPE)}
+    return ", ".join(sorted(names)) or "gpu"
 
 
 def count_gangs(

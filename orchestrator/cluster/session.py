@@ -20,7 +20,6 @@ from orchestrator.errors import ResourceError
 
 # Ray Train looks at its workers this often; its default of 2 s would be most of a restart.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from orchestrator.training.loop import run_trial
 from orchestrator.training.records import Evaluation, Failure, Outcome
 from orchestrator.training.registry import load_task
 from orchestrator.training.task import Task
+from orchestrator.training.workers import close_pools
 
 _POLL_S = 20.0  # far below the process group's timeout: the other ranks wait in a broadcast meanwhile
 
@@ -54,6 +55,14 @@ def gang_main(config: dict[str, Any]) -> None:
     world_size = ray.train.get_context().get_world_size()
     group: Group = ProcessGroup(device) if world_size > 1 else Solo(device)
     workers = group.gather_objects(_about(group))
+    try:
+        _serve(settings, mailbox, group, workers)
+    finally:
+        close_pools()
+
+
+def _serve(settings: WorkerSettings, mailbox: Any, group: Group, workers: list[dict[str, Any]]) -> None:
+    """Say hello, warm up, and train trial after trial."""
     tasks = _Tasks()
     token = ray.get(mailbox.hello.remote(settings.gang, workers)) if group.rank == 0 else 0
     _warm_up(TrialSpec.from_dict(settings.warm_up), tasks, group)

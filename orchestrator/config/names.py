@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 def nearest_names(word: str, valid: Iterable[str], *, count: int = 1) -> list[str]:
     """The up to `count` names of `valid` that look most like `word`, best first; none if nothing is near."""
-    return difflib.get_close_matches(word, list(valid), n=count, cutoff=0.6)
+    names = {name.lower(): name for name in valid}
+    return [names[near] for near in difflib.get_close_matches(word.lower(), names, n=count, cutoff=0.6)]
 
 
 def name_remedy(word: str, valid: Iterable[str], *, what: str = "key", prefix: str = "") -> str:

@@ -114,7 +114,7 @@ class ClusterSection(Section):
     """warm reuses a worker group for the next trial; fresh starts a new one for each."""
 
     deterministic: bool = True
-    """Whether only deterministic algorithms may be used."""
+    """Deterministic algorithms wherever torch has them; the others only warn."""
 
 
 class TrackingSection(Section):

@@ -89,7 +89,6 @@ class SweepHistory:
     started: dict[str, Any] = field(default_factory=dict)
     trials: dict[str, TrialHistory] = field(default_factory=dict)
     reused: list[dict[str, Any]] = field(default_factory=list)
-    gangs_lost: int = 0
     status: str = "running"
     ended_at: float | None = None
 
@@ -122,8 +121,6 @@ class SweepHistory:
             case "sweep_started":
                 self.started = dict(event)
                 self.status, self.ended_at = "running", None
-            case "gang_lost":
-                self.gangs_lost += 1
             case "trial_started":
                 self._start(event)
             case "evaluation":

@@ -71,7 +71,10 @@ def build_summary(
         "repeats": repeats,
         "turnaround_s": _turnaround(history),
         "first_evaluation_s": _first_evaluation(events, process_started_at),
-        "trials": [*(_trial(t, history) for t in history.trials.values()), *map(_reused, history.reused)],
+        "trials": [
+            *(_trial(t, history) for t in history.trials.values()),
+            *(_reused(event, history) for event in history.reused),
+        ],
         "mlflow": _masked(mlflow),
         "warnings": list(warnings),
         "next": what_next(history, objective, best, rules, repeats),
@@ -121,7 +124,7 @@ def _trial(trial: TrialHistory, history: SweepHistory) -> dict[str, Any]:
     }
 
 
-def _reused(event: Event) -> dict[str, Any]:
+def _reused(event: Event, history: SweepHistory) -> dict[str, Any]:
     return {
         "id": event["trial"],
         "number": event["number"],
@@ -129,7 +132,7 @@ def _reused(event: Event) -> dict[str, Any]:
         "phase": "search",
         "of": event["of"],
         "params": event["params"],
-        "value": event["value"],
+        "value": history.trials[event["of"]].value,  # the event may be older than the value
         "reason": f"trains exactly as {event['of']}, whose value it was given",
     }
 

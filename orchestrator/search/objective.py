@@ -60,7 +60,3 @@ class Objective:
             if value is not None and self.target.reached(value):
                 return evaluation
         return None
-
-    def better(self, a: float, b: float) -> bool:
-        """Whether value `a` beats `b` (first value of a pair)."""
-        return a < b if self.directions[0] == "minimize" else a > b

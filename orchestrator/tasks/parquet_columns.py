@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from orchestrator.config.names import nearest_names
 from orchestrator.errors import TaskError
 
 Array = np.ndarray[Any, Any]
@@ -70,7 +70,7 @@ class ParquetColumns:
         """
         if name in self.schema.names:
             return
-        near = difflib.get_close_matches(name, self.schema.names, n=1)
+        near = nearest_names(name, self.schema.names)
         nearest = f"the nearest is {near[0]!r}; " if near else ""
         raise TaskError(
             f"{self.path} has no such column",

@@ -77,49 +77,6 @@ def lr_factor(
     return final + (1.0 - final) * left
 
 
-def warmup_samples_of(
-    *,
-    budget_samples: int,
-    global_batch: int,
-    samples: int | None = None,
-    share: float | None = None,
-    updates: int | None = None,
-) -> int:
-    """A warmup given in one of three units, in samples.
-
-    Args:
-        budget_samples: samples of the whole run.
-        global_batch: samples an update.
-        samples: the warmup in samples, >= 0.
-        share: the warmup as a share of the budget, in [0, 1]; rounded to the nearest sample.
-        updates: the warmup in optimizer steps, >= 0; ``updates * global_batch`` samples.
-
-    Raises:
-        ValueError: unless exactly one unit is given, or if the warmup is negative or longer than the budget.
-
-    >>> warmup_samples_of(share=0.05, budget_samples=40_000, global_batch=64)
-    2000
-    >>> warmup_samples_of(updates=50, budget_samples=40_000, global_batch=64)
-    3200
-    """
-    whole("budget_samples", budget_samples)
-    whole("global_batch", global_batch)
-    if sum(unit is not None for unit in (samples, share, updates)) != 1:
-        raise ValueError(f"warmup: give exactly one of samples, share, updates; got {samples=}, {share=}, {updates=}")
-    if share is not None:
-        if isinstance(share, bool) or not 0.0 <= share <= 1.0:
-            raise ValueError(f"share = {share!r}: must be within 0 and 1. Write 5 % as 0.05")
-        return round(share * budget_samples)
-    if updates is not None:
-        warmup = whole("updates", updates, 0) * global_batch
-    else:
-        assert samples is not None
-        warmup = whole("samples", samples, 0)
-    if warmup > budget_samples:
-        raise ValueError(f"warmup of {warmup} samples: must be at most the budget of {budget_samples}. Shorten it")
-    return warmup
-
-
 def crossed(before: int, after: int, every: int) -> bool:
     """Whether going from `before` to `after` samples reaches or passes a multiple of `every` samples.
 
@@ -164,3 +121,19 @@ def evaluation_points(global_batch: int, budget_samples: int, every: int) -> lis
         seen = min(-(-mark // global_batch) * global_batch, last)
         points.append(seen)
     return points
+
+
+def count_evaluations(global_batch: int, budget_samples: int, every: int) -> int:
+    """The length of `evaluation_points`, of which a long run with a short interval has too many to be listed.
+
+    >>> count_evaluations(64, 4000, 1000)
+    4
+    >>> count_evaluations(64, 10**12, 1)
+    15625000000
+    """
+    updates = -(-budget_samples // global_batch)
+    if every <= global_batch:
+        return updates
+    last = updates * global_batch
+    marks = last // every
+    return marks + (-(-marks * every // global_batch) * global_batch < last)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -21,9 +20,6 @@ from orchestrator.errors import StorageError
 SCHEMA_VERSION = 1
 
 Event = dict[str, Any]
-Listener = Callable[[Event], None]
-
-_logger = logging.getLogger(__name__)
 
 
 class Line(NamedTuple):
@@ -45,7 +41,6 @@ class EventLog:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self._lock = threading.RLock()
-        self._listeners: list[Listener] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -62,7 +57,7 @@ class EventLog:
             ) from error
 
     def append(self, event: str, **fields: Any) -> Event:
-        """Write one event, with its time, and hand it to the listeners in the order of writing.
+        """Write one event, with its time.
 
         Args:
             event: its kind, such as ``evaluation``.
@@ -84,29 +79,8 @@ class EventLog:
             raise ValueError(f"event {event!r}: every number must be finite ({error}); leave the others out") from error
         with self._lock:
             self._write(text.encode() + b"\n")
-            written: Event = json.loads(text)
-            for listener in list(self._listeners):
-                try:
-                    listener(written)
-                except Exception:
-                    # A projection that breaks must not stop the training that it shows.
-                    _logger.exception("a listener failed on event %r", event)
+        written: Event = json.loads(text)
         return written
-
-    def subscribe(self, callback: Listener) -> Callable[[], None]:
-        """Call `callback` with each later event, in the thread that appends: it must be quick.
-
-        An exception in it is logged and does not reach `append`. Returns a function that unsubscribes.
-        """
-        with self._lock:
-            self._listeners.append(callback)
-
-        def unsubscribe() -> None:
-            with self._lock:
-                if callback in self._listeners:
-                    self._listeners.remove(callback)
-
-        return unsubscribe
 
     @property
     def size_bytes(self) -> int:

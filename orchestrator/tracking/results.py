@@ -93,6 +93,7 @@ def trials_table(events: Iterable[Event]) -> pa.Table:
     """
     rows: dict[str, Row] = {}
     targets: dict[str, Target | None] = {}
+    reused: list[Event] = []
     for event in events:
         kind = event["event"]
         if kind == "trial_started":
@@ -100,11 +101,15 @@ def trials_table(events: Iterable[Event]) -> pa.Table:
             rows.setdefault(event["trial"], {}).update(_started_row(event, spec))
             targets[event["trial"]] = spec.target
         elif kind == "trial_reused":
-            rows[event["trial"]] = _reused_row(event, rows.get(event["of"], {}))
+            rows[event["trial"]] = {}
+            reused.append(event)
         elif kind == "evaluation" and event["trial"] in rows:
             _add_evaluation(rows[event["trial"]], event, targets[event["trial"]])
         elif kind == "trial_ended" and event["trial"] in rows:
             rows[event["trial"]].update(_ended_row(event))
+    # Last, for the trial whose result is taken may have been running when it was taken.
+    for event in reused:
+        rows[event["trial"]].update(_reused_row(event, rows.get(event["of"], {})))
     return _table(rows.values(), _TRIAL_COLUMNS)
 
 
@@ -165,6 +170,7 @@ def _started_row(event: Event, spec: TrialSpec) -> Row:
 def _reused_row(event: Event, of: Mapping[str, Any]) -> Row:
     measured = {"samples_seen", "updates", "train_seconds", "turnaround_s", "started_at", "ended_at"}
     return {
+        **_values(event),
         **{name: value for name, value in of.items() if name not in measured},
         "trial": event["trial"],
         "number": event["number"],
@@ -172,7 +178,6 @@ def _reused_row(event: Event, of: Mapping[str, Any]) -> Row:
         "reused_from": event["of"],
         "repeat_of": None,
         "ended_at": _microseconds(event["t"]),
-        **_values(event),
         **event["params"],
     }
 

@@ -7,9 +7,7 @@ import importlib.util
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 PACKAGES = ("torch", "ray", "optuna", "mlflow")
 
@@ -47,17 +45,6 @@ def cpu_name() -> str:
     except OSError:
         models = []
     return models[0].strip() if models else platform.machine()
-
-
-def hardware_of(workers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """``hardware/*`` of a gang, from the `workers` of its ``gang_started`` event (rank, pid, node, device)."""
-    listed = list(workers)
-    devices = sorted({str(worker["device"]) for worker in listed})
-    return {
-        "device": ", ".join(devices),
-        "count": len(listed),
-        "nodes": len({worker["node"] for worker in listed}),
-    }
 
 
 def _cuda_version() -> str | None:

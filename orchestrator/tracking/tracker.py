@@ -103,16 +103,6 @@ class Tracker:
         """What keeps the writer waiting now, as a sentence; None if nothing does."""
         return load_cursor(self._cursor_path).problem
 
-    def log_parent_artifact(self, path: str | Path, folder: str = "") -> None:
-        """Put a local file on the sweep's run, in the artifact folder `folder`. It must stay until it was sent.
-
-        Raises:
-            ValueError: if the tracker was given a path: the process that has the log appends the event ``artifact``.
-        """
-        if self._log is None:
-            raise ValueError("an artifact is an event: append it where the log is open")
-        self._log.append("artifact", path=os.path.abspath(path), folder=folder)
-
     def left(self) -> Left:
         """What MLflow does not have at this moment, as far as the writer has noted."""
         cursor = load_cursor(self._cursor_path)

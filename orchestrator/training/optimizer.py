@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from orchestrator.config.names import nearest_names
 from orchestrator.errors import ConfigError
 
-# Classes that move the weights by the gradient's sign or its running moments: linear scaling rules are not for them.
-_NOT_ADAPTIVE = frozenset({"SGD", "ASGD"})
-# Where torch's fused kernels exist on CPU too; they were measured to halve a small model's step.
+# Where torch's fused kernels exist on CPU too.
 _FUSED = frozenset({"SGD", "Adam", "AdamW"})
 _NEEDS_OTHERS = frozenset({"nesterov"})  # momentum
 _GIVEN_BY_US = frozenset({"params", "self", "lr"})
@@ -100,16 +98,6 @@ def build_optimizer(
     return built
 
 
-def is_adaptive(name: str) -> bool:
-    """Whether steps of this class do not grow in proportion to the gradient, as Adam's do not.
-
-    Raises:
-        ConfigError: for an unknown name.
-    """
-    _class(name)
-    return name not in _NOT_ADAPTIVE
-
-
 def _class(name: str) -> Any:
     names = [
         key
@@ -147,9 +135,8 @@ def _tupled(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nearest(word: str, known: list[str], otherwise: str) -> str:
-    lowered = {key.lower(): key for key in known}
-    found = difflib.get_close_matches(word.lower(), lowered, n=1)
-    return f"did you mean {lowered[found[0]]}?" if found else f"{otherwise} {', '.join(known)}"
+    found = nearest_names(word, known)
+    return f"did you mean {found[0]}?" if found else f"{otherwise} {', '.join(known)}"
 
 
 def step(optimizer: torch.optim.Optimizer, lr: float) -> None:

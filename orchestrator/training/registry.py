@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import itertools
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.config.names import name_remedy
+from orchestrator.config.names import name_remedy, nearest_names
 from orchestrator.config.pydantic_refusals import refusals_of
 from orchestrator.errors import ConfigError, OrchestratorError, TaskError
 from orchestrator.training.task import Task
@@ -61,7 +60,7 @@ def task_class(name: str) -> Any:
     """The class of a task, by name, without building it. Raises TaskError as `load_task`."""
     module_name, colon, class_name = BUILT_IN.get(name, name).partition(":")
     if not colon or not module_name or not class_name:
-        found = difflib.get_close_matches(name, BUILT_IN, n=1)
+        found = nearest_names(name, BUILT_IN)
         near = f"did you mean {found[0]}?" if found else f"write module:Class, or one of {', '.join(BUILT_IN)}"
         raise TaskError("there is no built-in task of this name", key="task.name", value=name, remedy=near)
     try:
@@ -78,7 +77,7 @@ def task_class(name: str) -> Any:
     cls = getattr(module, class_name, None)
     if not isinstance(cls, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Task)]
-        found = difflib.get_close_matches(class_name, classes, n=1)
+        found = nearest_names(class_name, classes)
         near = f"did you mean {module_name}:{found[0]}?" if found else f"define {class_name} in {module_name}"
         raise TaskError(f"{module_name} has no class {class_name}", key="task.name", value=name, remedy=near)
     missing = [member for member in _MEMBERS if not hasattr(cls, member)]

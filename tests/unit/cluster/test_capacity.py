@@ -6,12 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cluster.capacity import Node, count_gangs, workers_on
+from orchestrator.cluster.capacity import Node, accelerators, count_gangs, workers_on
 from orchestrator.errors import ResourceError
 
 
 def nodes(*cpus: float) -> list[Node]:
     return [Node(name=f"n{i}", resources={"CPU": cpu}) for i, cpu in enumerate(cpus)]
+
+
+def test_accelerators_have_the_names_that_ray_gives_them() -> None:
+    there = [Node(name=f"n{i}", resources={"GPU": 4, f"accelerator_type:{kind}": 1}) for i, kind in enumerate("BA")]
+    assert accelerators([*there, *nodes(2)]) == "A, B"
+    assert accelerators(nodes(2)) == "gpu"
 
 
 def test_a_worker_never_spans_nodes() -> None:

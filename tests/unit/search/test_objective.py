@@ -53,11 +53,3 @@ def test_a_target_counts_where_it_is_first_reached(kind: Kind, value: Any) -> No
 def test_a_failed_or_diverged_trial_has_no_value_however_good_it_was(kind: Kind, outcome: dict[str, str]) -> None:
     aim = objective(kind, target=None if kind == "best_metric" else 0.5)
     assert aim.score(evaluations(0.9, 0.99), outcome) is None
-
-
-def test_better_follows_the_studys_direction() -> None:
-    assert objective("best_metric", mode="max").better(0.9, 0.8)
-    assert objective("best_metric", mode="min").better(0.8, 0.9)
-    assert objective("samples_to_target", target=0.5).better(100, 200), (
-        "less is better, whatever the metric's direction"
-    )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.theory.schedules import DECAYS, crossed, evaluation_points, lr_factor, warmup_samples_of
+from orchestrator.theory.schedules import DECAYS, count_evaluations, crossed, evaluation_points, lr_factor
 
 shares = st.floats(0, 1)
 
@@ -86,33 +86,6 @@ def test_lr_factor_refuses(change: dict[str, Any], message: str) -> None:
         lr_factor(**{"samples_seen": 0, "global_batch": 10, "budget_samples": 100, **change})
 
 
-def test_warmup_in_each_unit() -> None:
-    run = {"budget_samples": 40_000, "global_batch": 64}
-    assert warmup_samples_of(samples=2000, **run) == 2000
-    assert warmup_samples_of(share=0.05, **run) == 2000
-    assert warmup_samples_of(updates=50, **run) == 3200
-    assert warmup_samples_of(samples=0, **run) == 0
-    assert warmup_samples_of(share=1.0, **run) == 40_000
-
-
-@pytest.mark.parametrize(
-    ("units", "message"),
-    [
-        ({}, "exactly one"),
-        ({"samples": 1, "share": 0.1}, "exactly one"),
-        ({"share": 5.0}, "share = 5.0"),
-        ({"share": -0.1}, "share = -0.1"),
-        ({"updates": -1}, "updates = -1"),
-        ({"updates": 1.5}, "updates = 1.5"),
-        ({"samples": 40_001}, "at most the budget of 40000"),
-        ({"updates": 626}, "warmup of 40064 samples"),
-    ],
-)
-def test_warmup_refuses(units: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        warmup_samples_of(budget_samples=40_000, global_batch=64, **units)
-
-
 def test_evaluations_line_up_with_multiples_of_samples() -> None:
     assert evaluation_points(64, 4032, 1000) == [1024, 2048, 3008, 4032]
     assert [point // 64 for point in evaluation_points(64, 4032, 1000)] == [16, 32, 47, 63]
@@ -125,6 +98,7 @@ def test_points_are_the_updates_that_cross_and_the_last(batch: int, budget: int,
     last = -(-budget // batch) * batch
     walked = [s + batch for s in range(0, last, batch) if crossed(s, s + batch, every) or s + batch == last]
     assert evaluation_points(batch, budget, every) == walked
+    assert count_evaluations(batch, budget, every) == len(walked)
 
 
 @pytest.mark.parametrize("arguments", [(0, 64, 0), (64, 0, 10), (-64, 0, 10)])

@@ -36,10 +36,7 @@ def test_what_has_no_json_form_is_refused(log: EventLog) -> None:
         log.append("evaluation", metrics={"val/loss": np.zeros(2)})
 
 
-def test_threads_write_whole_lines_and_listeners_see_the_order_of_the_file(log: EventLog) -> None:
-    seen: list[tuple[int, int]] = []
-    log.subscribe(lambda event: seen.append((event["thread"], event["number"])))
-
+def test_threads_write_whole_lines_each_in_its_own_order(log: EventLog) -> None:
     def work(thread: int) -> None:
         for number in range(50):
             log.append("evaluation", thread=thread, number=number, text="x" * 500)
@@ -51,25 +48,8 @@ def test_threads_write_whole_lines_and_listeners_see_the_order_of_the_file(log: 
         thread.join()
     events = read_events(log.path)
     assert len(events) == 400
-    assert [(event["thread"], event["number"]) for event in events] == seen
-
-
-def test_a_listener_that_raises_stops_neither_the_log_nor_the_others(
-    log: EventLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen: list[str] = []
-
-    def broken(event: dict[str, object]) -> None:
-        raise RuntimeError("no terminal")
-
-    log.subscribe(broken)
-    unsubscribe = log.subscribe(lambda event: seen.append(event["event"]))
-    log.append("gang_lost", gang=0, reason="killed")
-    unsubscribe()
-    log.append("sweep_ended", status="failed")
-    assert seen == ["gang_lost"]
-    assert len(read_events(log.path)) == 2
-    assert "no terminal" in caplog.text
+    for thread in range(8):
+        assert [event["number"] for event in events if event["thread"] == thread] == list(range(50))
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

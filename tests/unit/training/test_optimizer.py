@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from orchestrator.errors import ConfigError
-from orchestrator.training.optimizer import build_optimizer, check_optimizer, is_adaptive, step
+from orchestrator.training.optimizer import build_optimizer, check_optimizer, step
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "NAdam", "RMSprop", "Adagrad", "Adafactor"])
@@ -52,13 +52,3 @@ def test_fused_unless_told_otherwise():
     assert build_optimizer("SGD", {}, parameters, lr=0.1).param_groups[0]["fused"]
     assert not build_optimizer("SGD", {"foreach": True}, parameters, lr=0.1).param_groups[0]["fused"]
     assert not build_optimizer("SGD", {"fused": False}, parameters, lr=0.1).param_groups[0]["fused"]
-
-
-def test_adaptive():
-    assert [is_adaptive(name) for name in ("SGD", "ASGD", "Adam", "AdamW", "RMSprop")] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]
