@@ -16,6 +16,7 @@ from orchestrator.config.space import Parameter
 from orchestrator.config.space_form import dump_space, parse_space
 from orchestrator.config.sweep_sections import (
     BudgetSection,
+    CheckpointSection,
     ClusterSection,
     EvaluationSection,
     ObjectiveSection,
@@ -58,6 +59,7 @@ class SweepSpec(Section):
     evaluation: EvaluationSection = EvaluationSection()
     search: SearchSection = SearchSection()
     cluster: ClusterSection = ClusterSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     tracking: TrackingSection = TrackingSection()
 
     space: Space = Field(default_factory=dict)

@@ -1,5 +1,5 @@
 """The sections of a spec that say how trials are chosen, run and recorded: objective, budget, evaluation, search,
-cluster, tracking."""
+cluster, checkpoint, tracking."""
 
 from __future__ import annotations
 
@@ -110,11 +110,33 @@ class ClusterSection(Section):
     threads: Count = 1
     """CPU threads of one worker."""
 
+    min_workers: Count = 1
+    """Where the cluster has lost nodes: fewest workers to go on with; accumulation grows, the global batch stays."""
+
+    wait_s: Annotated[float, Field(ge=0)] = 300.0
+    """Seconds that a worker group which broke waits for room on the cluster before it is given up."""
+
+    hang_timeout_s: Positive | None = 600.0
+    """Seconds without any progress after which a worker counts as dead; null waits for ever."""
+
     isolation: Literal["warm", "fresh"] = "warm"
     """warm reuses a worker group for the next trial; fresh starts a new one for each."""
 
     deterministic: bool = True
     """Deterministic algorithms wherever torch has them; the others only warn."""
+
+
+class CheckpointSection(Section):
+    """What is kept of a trial under way, so that a break costs seconds of training and not the whole of it."""
+
+    every_s: Annotated[float, Field(ge=0)] | None = 30.0
+    """Least seconds of training between two checkpoints, made at evaluations; null makes none."""
+
+    keep_last: Count = 1
+    """How many of the latest to keep."""
+
+    keep_best: bool = True
+    """Whether to keep the one with the objective's best metric as well."""
 
 
 class TrackingSection(Section):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.tracking.storage import write_atomically
+from orchestrator.storage import write_atomically
 
 
 @dataclass(kw_only=True)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.config.trial import Target, TrialSpec
+from orchestrator.storage import Uri, join, write_stream
 from orchestrator.tracking.events import Event
 from orchestrator.tracking.params import text_of
-from orchestrator.tracking.storage import Uri, join, write_stream
 
 Row = dict[str, Any]
 

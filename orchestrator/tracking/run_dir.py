@@ -10,7 +10,7 @@ from typing import Any
 from pyarrow import fs
 
 from orchestrator.errors import StorageError
-from orchestrator.tracking.storage import check_writable, join, open_output, probe_folder, refusal, write_atomically
+from orchestrator.storage import check_writable, join, open_output, probe_folder, refusal, write_atomically
 
 EVENTS = "events.jsonl"
 

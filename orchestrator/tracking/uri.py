@@ -18,7 +18,7 @@ import urllib.request
 from pathlib import Path
 
 from orchestrator.errors import TrackingError
-from orchestrator.tracking.storage import probe_folder
+from orchestrator.storage import probe_folder
 
 DEFAULT_DATABASE = "mlflow.db"
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import StorageError
-from orchestrator.tracking.storage import check_writable, join, open_output, write_atomically, write_stream
+from orchestrator.storage import check_writable, join, open_output, write_atomically, write_stream
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
