@@ -5,6 +5,7 @@ Entry points that train trials (the sweep, and what comes after it) share this; 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -26,11 +27,14 @@ from orchestrator.cluster.capacity import accelerators, count_gangs
 from orchestrator.cluster.session import Session, connect
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
-from orchestrator.errors import GangError
+from orchestrator.errors import GangError, OrchestratorError
+from orchestrator.past import Past
 from orchestrator.report.console import Console
 from orchestrator.report.quiet import quiet
 from orchestrator.report.summary import SCHEMA_VERSION, build_summary
 from orchestrator.search.objective import Objective
+from orchestrator.signals import Interrupts
+from orchestrator.storage import join
 from orchestrator.tracking.events import Event, EventLog, read_events
 from orchestrator.tracking.follow import Follower
 from orchestrator.tracking.results import write_results
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 
 IDLE_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 60.0
+HURRIED_DRAIN_S = 5.0
 TABLES_SHARE = 0.1  # of the follower's time: each writing of the tables reads the whole record again
 
 logger = logging.getLogger(__name__)
@@ -62,6 +67,8 @@ class Experiment:
         warnings: for people.
         file: the spec's file, for messages.
         modules: the task's modules, which workers must import.
+        resume_command: what takes the run on if it is cut.
+        past: what an earlier process left in `run_dir`; None for a new run.
     """
 
     def __init__(
@@ -76,14 +83,19 @@ class Experiment:
         warnings: Sequence[str],
         file: str,
         modules: Sequence[str],
+        resume_command: str,
+        past: Past | None = None,
     ) -> None:
         self.spec, self.facts, self.objective, self.run_dir = spec, facts, objective, run_dir
         self._warm_up, self._uri, self._warnings = warm_up, tracking_uri, list(warnings)
         self._file, self._modules = file, modules
+        self._resume_command, self.past = resume_command, past
+        self._interrupts = Interrupts()
         self._name = spec.tracking.experiment or spec.name
         self._scratch = Path(tempfile.mkdtemp(prefix="orchestrator-ray-"))
         self._stack = ExitStack()
         self._status = "failed"
+        self._lost: Exception | None = None
         self.session: Session
         self.pool: Pool
         self._tracker: Tracker | None = None
@@ -98,18 +110,24 @@ class Experiment:
         return self._scratch
 
     def __enter__(self) -> Experiment:
+        self._interrupts.install()
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, self._scratch, ignore_errors=True)
             self._console = stack.enter_context(Console(sys.stdout))
             for warning in self._warnings:
                 self._console.note(f"warning: {warning}")
-            self.run_dir.write("spec.yaml", self.spec.to_yaml())
+            if self.past is None:
+                self.run_dir.write("spec.yaml", self.spec.to_yaml())
             stack.enter_context(quiet(self.run_dir.local / "ray.log"))
             # Ray Train takes seconds to import, and Ray's own processes seconds to start: both at once.
             threading.Thread(target=importlib.import_module, args=("orchestrator.cluster.pool",), daemon=True).start()
             self.session = stack.enter_context(connect(self._modules))
+            self._interrupts.install()
             self.pool = stack.enter_context(self._make_pool())
-            self.pool.append("sweep_started", **self._beginning())
+            if self.past is None:
+                self.pool.append("sweep_started", **self._beginning())
+            else:
+                self.pool.append("sweep_resumed", **self._going_on(self.past))
             listeners: list[Callable[[Event], None]] = [self._console, self._tables, self._track]
             self._follower = stack.enter_context(Follower(self.run_dir.events, listeners))
             self._stack = stack.pop_all()
@@ -134,35 +152,53 @@ class Experiment:
             mlflow={
                 "tracking_uri": self._uri,
                 "experiment": self._name,
-                "parent_run_id": self._tracking().parent_run_id,
+                "parent_run_id": self._tracker and self._tracker.parent_run_id,
             },
             warnings=self._warnings,
         )
 
     def _end(self) -> None:
         """Write what there is, whatever happened; send it to MLflow; say the last word."""
-        broken = None
-        try:
+        if self._status != "done":
+            self._console.note(f"{self._status}; what is done is safe. Take it on with: {self._resume_command}")
+        with self._surviving():
             self.pool.send_home()
             self._figures()
             self.pool.append("sweep_ended", status=self._status)
-        except GangError as error:  # what is on disk is still worth a summary
-            broken, self._status = error, "failed"
-            self._warnings.append(str(error))
         self._follower.close()
-        left = self._tracking().close(DRAIN_TIMEOUT_S)
-        if not left.nothing:
-            self._warnings.append(str(left))
-        write_results(read_events(self.run_dir.events), self.run_dir.uri)
-        summary = {**self.summary(), "status": self._status}
-        self.run_dir.write_json("summary.json", summary)
-        self.run_dir.publish()
-        self._stack.callback(self._console.finish, summary, self.run_dir.uri)
-        if broken:
-            raise broken
+        self._drain()
+        with self._surviving():
+            write_results(read_events(self.run_dir.events), self.run_dir.uri)
+        with self._surviving():
+            summary = {**self.summary(), "status": self._status}
+            self._stack.callback(self._console.finish, summary, self.run_dir.uri)
+            self.run_dir.write_json("summary.json", summary)
+            self.run_dir.publish()
+        if self._lost is not None:
+            raise OrchestratorError(f"{self._lost}; take the run on with: {self._resume_command}") from self._lost
+
+    @contextlib.contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """What cannot be done any more must not keep from the rest; the first such error is told at the end."""
+        try:
+            yield
+        except (OrchestratorError, OSError) as error:
+            logger.exception("while ending")
+            self._warnings.append(str(error))
+            self._lost, self._status = self._lost or error, "failed"
+
+    def _drain(self) -> None:
+        """Give the MLflow writer time for the rest, and less of it to people who pressed Ctrl-C."""
+        in_a_hurry = self._status == "interrupted"
+        if in_a_hurry and self._tracker is None:
+            return
+        with self._surviving():
+            left = self._tracking().close(HURRIED_DRAIN_S if in_a_hurry else DRAIN_TIMEOUT_S)
+            if not left.nothing:
+                self._warnings.append(str(left))
 
     def _figures(self) -> None:
-        if self._status == "failed":
+        if self._status != "done":
             return
         from orchestrator.report.figures import write_figures
 
@@ -180,9 +216,14 @@ class Experiment:
         from orchestrator.cluster.pool import Pool
         from orchestrator.cluster.worker import WorkerSettings
 
-        cluster = self.spec.cluster
+        cluster, keep = self.spec.cluster, self.spec.checkpoint
         per_worker = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
-        shape = GangShape(workers=cluster.workers, per_worker={k: v for k, v in per_worker.items() if v > 0})
+        shape = GangShape(
+            workers=cluster.workers,
+            per_worker={k: v for k, v in per_worker.items() if v > 0},
+            fewest=min(cluster.min_workers, cluster.workers),
+            wait_s=cluster.wait_s,
+        )
         gangs = count_gangs(
             self.session.nodes,
             workers=cluster.workers,
@@ -202,14 +243,21 @@ class Experiment:
                 one_trial=cluster.isolation == "fresh",
                 import_paths=tuple(os.path.abspath(path) for path in sys.path),
                 warm_up=self._warm_up.to_dict(),
+                hang_timeout_s=cluster.hang_timeout_s,
+                checkpoints=None if keep.every_s is None else join(self.run_dir.uri, "checkpoints"),
+                every_s=keep.every_s or 0.0,
+                keep_last=keep.keep_last,
+                keep_best=keep.keep_best,
+                metric=self.objective.metric,
+                mode=self.objective.mode,
             ),
             open_journal=functools.partial(EventLog, self.run_dir.events),
             score=self.objective.score,
             storage=str(self._scratch),
+            known=self.past.known() if self.past else None,
         )
 
     def _beginning(self) -> dict[str, Any]:
-        cluster = self.spec.cluster
         files, digest = task_source(self._modules[0])
         return {
             "schema_version": SCHEMA_VERSION,
@@ -217,6 +265,26 @@ class Experiment:
             "spec": self.spec.to_dict(),
             "facts": dict(self.facts),
             "task_source": {"hash": digest, "files": files},
+            **self._surroundings(),
+        }
+
+    def _going_on(self, past: Past) -> dict[str, Any]:
+        """What runs on, and what is not as it was when the run started."""
+        now = self._surroundings()
+        pairs = [
+            (f"{part}/{name}", value, now[part].get(name))
+            for part in ("software", "hardware")
+            for name, value in past.started[part].items()
+        ]
+        pairs.append(("task_source", past.started["task_source"]["hash"], task_source(self._modules[0])[1]))
+        changed = {name: [before, after] for name, before, after in pairs if before != after}
+        for name, (before, after) in changed.items():
+            self._console.note(f"warning: {name} was {before} when the run started, and is {after} now")
+        return {**now, "changed": changed}
+
+    def _surroundings(self) -> dict[str, Any]:
+        cluster = self.spec.cluster
+        return {
             "software": software_versions(Path.cwd()),
             "hardware": {
                 "device": accelerators(self.session.nodes) if cluster.gpus_per_worker else cpu_name(),

@@ -37,7 +37,11 @@ _MOST_BUILT = 16  # models of the space that are built, without their memory, to
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A sweep that nothing known forbids. `baseline` is the spec's own trial, without the space."""
+    """A sweep that nothing known forbids. `baseline` is the spec's own trial, without the space.
+
+    `as_started` is the spec that trials are made from, where it is not `spec`: a sweep that is taken on with other
+    workers keeps the trials that it was started with, and the gangs split them anew.
+    """
 
     spec: SweepSpec
     file: str
@@ -48,6 +52,7 @@ class Prepared:
     warnings: tuple[str, ...]
     set_keys: tuple[str, ...]
     largest_bytes: int
+    as_started: SweepSpec | None = None
 
     def check_resources(self) -> None:
         """Refuse gangs or a model that the machine, or the cluster that is connected to, cannot hold.
@@ -82,7 +87,7 @@ class Prepared:
 
     def resolve(self, params: Mapping[str, Any], seed: int | None = None) -> TrialSpec:
         """The trial that a suggestion means."""
-        return resolve_trial(self.spec, params, seed=seed, metric_modes=self.facts.metric_modes)
+        return resolve_trial(self.as_started or self.spec, params, seed=seed, metric_modes=self.facts.metric_modes)
 
     def event_facts(self) -> dict[str, Any]:
         """What ``sweep_started`` tells of the task."""

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.config.load import load_spec
-from orchestrator.errors import GangError, OrchestratorError, RefusedError, TrialError
+from orchestrator.errors import OrchestratorError, RefusedError, TrialError
 
 if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
+    from orchestrator.past import Past
     from orchestrator.preparation import Prepared
 
 DEFAULT_SPACE = "search_spaces/digits.yaml"
@@ -33,6 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except SystemExit as exit_:  # while ray.init has a handler of its own for the signal
+        if exit_.code != signal.SIGTERM:
+            raise
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,11 +52,12 @@ class _Parser(argparse.ArgumentParser):
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(prog="python -m orchestrator.sweep", description=__doc__)
-    parser.add_argument("space", nargs="?", default=DEFAULT_SPACE, metavar="SPACE.yaml", help="what to search")
+    parser.add_argument("space", nargs="?", metavar="SPACE.yaml", help=f"what to search (default: {DEFAULT_SPACE})")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, such as search.trials=8"
     )
     parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/<name>-<utc time>)")
+    parser.add_argument("--resume", metavar="DIR", help="take on the sweep of a run directory that was cut")
     parser.add_argument("--seeds", type=int, metavar="N", help="repeat the best settings under N seeds")
     parser.add_argument("--dry-run", action="store_true", help="print the whole plan and start nothing")
     return parser.parse_args(argv)
@@ -56,13 +65,21 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(args: argparse.Namespace) -> int:
     overrides = [*args.set, *([f"search.seeds={args.seeds}"] if args.seeds is not None else [])]
-    loaded = load_spec(args.space, overrides)
+    if args.resume is not None:
+        if args.space or args.out or args.dry_run:
+            rule = "--resume takes the spec and the folder of the run itself"
+            raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml, --out and --dry-run")
+        from orchestrator.resume import resume
+
+        return resume(args.resume, overrides)
+    file = args.space or DEFAULT_SPACE
+    loaded = load_spec(file, overrides)
     # Torch, Ray and Optuna take seconds to import; a misspelt key is refused before that.
     from orchestrator.cluster.session import connect, is_local
     from orchestrator.preparation import prepare
 
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
-    prepared = prepare(loaded, file=args.space, out=out)
+    prepared = prepare(loaded, file=file, out=out)
     # A cluster is asked what it holds, and stays connected; a Ray of our own is started only when all is checked.
     with contextlib.nullcontext() if is_local() else connect(prepared.modules):
         prepared.check_resources()
@@ -75,33 +92,40 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def sweep(prepared: Prepared, out: str) -> None:
+def sweep(prepared: Prepared, out: str, *, past: Past | None = None, overrides: Sequence[str] = ()) -> None:
     """Run a prepared sweep into the run directory `out`.
+
+    Args:
+        past: what an earlier process left there, which this one takes on.
+        overrides: settings that this process was given beside the run's own spec.
 
     Raises:
         GangError: no gang could be started or kept.
         TrialError: not one trial finished or was stopped early.
+        OrchestratorError: the record could not be written any more, or the search broke.
     """
     from orchestrator.experiment import Experiment
     from orchestrator.tracking.run_dir import RunDir
     from orchestrator.tracking.uri import make_folder
 
     make_folder(prepared.tracking_uri)
+    run_dir = RunDir(out, taken_on=past is not None)
+    command = ["python", "-m", "orchestrator.sweep", "--resume", run_dir.uri]
     with Experiment(
         spec=prepared.spec,
         facts=prepared.event_facts(),
         objective=prepared.objective,
         warm_up=prepared.baseline,
-        run_dir=RunDir(out),
+        run_dir=run_dir,
         tracking_uri=prepared.tracking_uri,
         warnings=prepared.warnings,
         file=prepared.file,
         modules=prepared.modules,
+        resume_command=shlex.join([*command, *(word for text in overrides for word in ("--set", text))]),
+        past=past,
     ) as experiment:
         statuses = _search(prepared, experiment)
         experiment.finish()
-        if reason := experiment.pool.broken():
-            raise GangError(f"no worker group could be kept ({reason}); what is done is in {experiment.run_dir.uri}")
     if statuses and set(statuses) <= {"failed", "diverged"}:
         raise TrialError(f"all {len(statuses)} trials failed or diverged; see {experiment.run_dir.uri}/summary.json")
 
@@ -114,7 +138,8 @@ def _search(prepared: Prepared, experiment: Experiment) -> list[str]:
     from orchestrator.search.searcher import StudySearcher, open_study
     from orchestrator.search.tuner import run_search
 
-    spec, objective, pool = prepared.spec, prepared.objective, experiment.pool
+    spec, objective, pool, past = prepared.spec, prepared.objective, experiment.pool, experiment.past
+    reused = past.reused if past else set()
     searcher = StudySearcher(
         study=open_study(experiment.run_dir.local / "study.journal", spec.name, objective),
         space=spec.space,
@@ -132,16 +157,22 @@ def _search(prepared: Prepared, experiment: Experiment) -> list[str]:
             seeds=spec.search.seeds,
             resolve=prepared.resolve,
         ),
-        on_reuse=lambda event: pool.append("trial_reused", **event),
+        on_reuse=lambda event: None if event["trial"] in reused else pool.append("trial_reused", **event),
     )
+    scheduler = early_stopping(spec, objective, largest_batch=prepared.largest_batch, cancel=pool.cancel)
+    if past is not None:
+        searcher.take_on(past.endings(objective.metric))
+        past.judge_again(scheduler, objective.metric)
     run_search(
         mailbox=pool.mailbox,
         searcher=searcher,
-        scheduler=early_stopping(spec, objective, largest_batch=prepared.largest_batch, cancel=pool.cancel),
+        scheduler=scheduler,
         metric=objective.metric,
         driver_ip=experiment.session.driver_ip,
         storage=experiment.scratch,
     )
+    pool.check()
+    searcher.close()
     return [ended["status"] for _, ended in searcher.finished]
 
 

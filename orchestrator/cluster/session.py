@@ -20,6 +20,8 @@ from orchestrator.errors import ResourceError
 
 # Ray Train looks at its workers this often; its default of 2 s would be most of a restart.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+# How long a restarted group waits for room before we look whether it has to shrink.
+os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "20")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +93,24 @@ def connect(modules: Sequence[str] = ()) -> Iterator[Session]:
             ray.shutdown()
 
 
-def _describe() -> Session:
-    free = ray._private.state.available_resources_per_node()
-    nodes = [
+def free_nodes() -> tuple[Node, ...]:
+    """The living nodes with what is free on them at this moment; those about to be taken away are left out."""
+    free, going = ray._private.state.available_resources_per_node(), draining()
+    return tuple(
         Node(name=node["NodeManagerAddress"], resources=free.get(node["NodeID"], {}))
         for node in ray.nodes()
-        if node["Alive"]
-    ]
+        if node["Alive"] and node["NodeID"] not in going
+    )
+
+
+def draining() -> list[str]:
+    """Ids of nodes that are about to be taken away."""
+    return list(ray._private.state.state.get_draining_nodes())
+
+
+def _describe() -> Session:
     return Session(
-        nodes=tuple(nodes),
+        nodes=free_nodes(),
         driver_node_id=ray.get_runtime_context().get_node_id(),
         driver_ip=ray.util.get_node_ip_address(),
     )

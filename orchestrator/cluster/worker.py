@@ -10,6 +10,7 @@ import dataclasses
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,13 @@ import ray
 import ray.train
 import torch
 
-from orchestrator.config.trial import TrialSpec
+from orchestrator.cluster.orders import Orders
+from orchestrator.cluster.watchdog import Watchdog
+from orchestrator.config.trial import Mode, TrialSpec
+from orchestrator.storage import join
+from orchestrator.theory.batch_plan import replan
 from orchestrator.training.brief import Brief
+from orchestrator.training.checkpoint import Checkpoints, latest
 from orchestrator.training.group import Group, ProcessGroup, Solo
 from orchestrator.training.loop import run_trial
 from orchestrator.training.records import Evaluation, Failure, Outcome
@@ -34,7 +40,8 @@ class WorkerSettings:
     """What every worker of a gang needs to know.
 
     `import_paths` are the driver's, so that a task is found where the user's command found it; `warm_up` is a trial
-    spec to be tried briefly at the start.
+    spec to be tried briefly at the start. `checkpoints` is the folder of all trials' checkpoints, None to make none;
+    with `keep_best`, the best by `metric` and `mode` stays. After `hang_timeout_s` without progress a worker ends.
     """
 
     gang: int
@@ -43,6 +50,26 @@ class WorkerSettings:
     one_trial: bool
     import_paths: tuple[str, ...]
     warm_up: dict[str, Any]
+    hang_timeout_s: float | None = None
+    checkpoints: str | None = None
+    every_s: float = 30.0
+    keep_last: int = 1
+    keep_best: bool = True
+    metric: str = "val/loss"
+    mode: Mode = "min"
+
+    def checkpoints_of(self, trial: str) -> Checkpoints | None:
+        """Where and how often a trial leaves checkpoints."""
+        if self.checkpoints is None:
+            return None
+        return Checkpoints(
+            folder=join(self.checkpoints, trial),
+            every_s=self.every_s,
+            keep_last=self.keep_last,
+            keep_best=self.keep_best,
+            metric=self.metric,
+            mode=self.mode,
+        )
 
 
 def gang_main(config: dict[str, Any]) -> None:
@@ -64,8 +91,12 @@ def gang_main(config: dict[str, Any]) -> None:
 def _serve(settings: WorkerSettings, mailbox: Any, group: Group, workers: list[dict[str, Any]]) -> None:
     """Say hello, warm up, and train trial after trial."""
     tasks = _Tasks()
-    token = ray.get(mailbox.hello.remote(settings.gang, workers)) if group.rank == 0 else 0
+    said = ray.get(mailbox.hello.remote(settings.gang, workers)) if group.rank == 0 else None
+    token = int(group.broadcast_object(said))
     _warm_up(TrialSpec.from_dict(settings.warm_up), tasks, group)
+    mine = (settings.gang, token)
+    watchdog = Watchdog(settings.hang_timeout_s, lambda *found: mailbox.hung.remote(*mine, *found), group)
+    orders = Orders(lambda wait_s: mailbox.order.remote(*mine, wait_s)) if group.rank == 0 else None
     while True:
         job = ray.get(mailbox.take.remote(settings.gang, token, _POLL_S)) if group.rank == 0 else None
         job = group.broadcast_object(job)
@@ -73,31 +104,68 @@ def _serve(settings: WorkerSettings, mailbox: Any, group: Group, workers: list[d
             continue
         if "close" in job:
             return
-
-        def on_evaluation(evaluation: Evaluation, trial: str = job["trial"]) -> bool:
-            said = dataclasses.asdict(evaluation)
-            return bool(ray.get(mailbox.report.remote(settings.gang, token, trial, said)))
-
-        outcome = _train(TrialSpec.from_dict(job["spec"]), tasks, group, on_evaluation)
+        desk = _Desk(settings, mailbox, token, job, group, orders)
+        with watchdog:
+            outcome = desk.train(tasks, watchdog.beat)
         if group.rank == 0:
             ray.get(mailbox.finish.remote(settings.gang, token, job["trial"], outcome.to_dict()))
         if settings.one_trial:
             return
 
 
-def _train(spec: TrialSpec, tasks: _Tasks, group: Group, on_evaluation: Any) -> Outcome:
-    """One trial; a task that cannot be built on one rank ends it on all."""
-    task, failure = tasks.get(spec), None
-    if isinstance(task, Exception):
-        text = "".join(traceback.format_exception(task))
-        failure = Failure(
-            rank=group.rank, phase="setup", kind=type(task).__name__, message=str(task), traceback=text[-4000:]
+class _Desk:
+    """One trial as a gang was handed it, with the way back to the mailbox."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        mailbox: Any,
+        token: int,
+        job: dict[str, Any],
+        group: Group,
+        orders: Orders | None,
+    ) -> None:
+        self._gang, self._mailbox, self._token, self._group, self._orders = settings.gang, mailbox, token, group, orders
+        self._trial, self._again = job["trial"], job["again"]
+        spec = TrialSpec.from_dict(job["spec"])
+        if spec.plan.world_size != group.world_size:  # the cluster has shrunk: more accumulation, the same global batch
+            spec = dataclasses.replace(spec, plan=replan(spec.plan, group.world_size))
+        self._spec, self._checkpoints = spec, settings.checkpoints_of(self._trial)
+
+    def train(self, tasks: _Tasks, beat: Callable[[], None]) -> Outcome:
+        """The trial; a task that cannot be built on one rank ends it on all."""
+        if self._again and self._group.rank == 0:
+            self._say_continued()
+        task, failure, rank = tasks.get(self._spec), None, self._group.rank
+        if isinstance(task, Exception):
+            text = "".join(traceback.format_exception(task))
+            failure = Failure(
+                rank=rank, phase="setup", kind=type(task).__name__, message=str(task), traceback=text[-4000:]
+            )
+        first = next((f for f in self._group.gather_objects(failure) if f is not None), None)
+        if first is not None or isinstance(task, Exception):
+            reason = f"{first.kind}: {first.message}" if first else ""
+            return Outcome(status="failed", samples_seen=0, updates=0, train_seconds=0.0, reason=reason, failure=first)
+        return run_trial(
+            self._spec,
+            task,
+            self._group,
+            self._report,
+            stop_requested=self._orders.stop if self._orders else None,
+            checkpoints=self._checkpoints,
+            beat=beat,
         )
-    first = next((f for f in group.gather_objects(failure) if f is not None), None)
-    if first is not None or isinstance(task, Exception):
-        reason = f"{first.kind}: {first.message}" if first else ""
-        return Outcome(status="failed", samples_seen=0, updates=0, train_seconds=0.0, reason=reason, failure=first)
-    return run_trial(spec, task, group, on_evaluation)
+
+    def _report(self, evaluation: Evaluation) -> bool:
+        said = dataclasses.asdict(evaluation)
+        return bool(ray.get(self._mailbox.report.remote(self._gang, self._token, self._trial, said)))
+
+    def _say_continued(self) -> None:
+        saved = latest(self._checkpoints.folder) if self._checkpoints else None
+        plan = dataclasses.asdict(self._spec.plan)
+        del plan["global_batch"]
+        seen = saved.samples_seen if saved else 0
+        ray.get(self._mailbox.continued.remote(self._gang, self._token, self._trial, seen, plan))
 
 
 def _warm_up(spec: TrialSpec, tasks: _Tasks, group: Group) -> None:
@@ -139,4 +207,12 @@ class _Tasks:
 
 def _about(group: Group) -> dict[str, Any]:
     name = torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else "cpu"
-    return {"rank": group.rank, "pid": os.getpid(), "node": ray.util.get_node_ip_address(), "device": name}
+    placement = ray.util.get_current_placement_group()
+    return {
+        "rank": group.rank,
+        "pid": os.getpid(),
+        "node": ray.util.get_node_ip_address(),
+        "node_id": ray.get_runtime_context().get_node_id(),
+        "placement": placement and placement.id.hex(),
+        "device": name,
+    }

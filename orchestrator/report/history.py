@@ -121,6 +121,8 @@ class SweepHistory:
             case "sweep_started":
                 self.started = dict(event)
                 self.status, self.ended_at = "running", None
+            case "sweep_resumed":
+                self.status, self.ended_at = "running", None
             case "trial_started":
                 self._start(event)
             case "evaluation":

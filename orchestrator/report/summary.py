@@ -167,6 +167,8 @@ def _turnaround(history: SweepHistory) -> dict[str, Any]:
 
 
 def _first_evaluation(events: Sequence[Event], process_started_at: float | None) -> float | None:
-    start = events[0]["t"] if process_started_at is None else process_started_at
-    first = next((event["t"] for event in events if event["event"] == "evaluation"), None)
+    starts = [at for at, event in enumerate(events) if event["event"] in ("sweep_started", "sweep_resumed")]
+    own = events[starts[-1] :]
+    start = own[0]["t"] if process_started_at is None else process_started_at
+    first = next((event["t"] for event in own if event["event"] == "evaluation"), None)
     return None if first is None else float(first - start)

@@ -58,11 +58,21 @@ class EarlyStopping(FIFOScheduler):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._asha, self._race, self._target, self._cost, self._cancel = asha, race, target, cost, cancel
+        self._verdicts: dict[tuple[str, int], str | None] = {}
+
+    def judge_again(self, trial: str, phase: str, result: dict[str, Any]) -> None:
+        """Judge an evaluation that the record holds, in its order: the policies then know what they knew.
+
+        Args:
+            result: as `LeasedTrial.step` returned it.
+        """
+        self._judge(trial, phase, result)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Tune's question after each result."""
-        policy = None if result.get("done") else self._judge(trial.config, result)
-        if policy is None or not self._cancel(trial.config["trial"], policy):
+        config = trial.config
+        policy = None if result.get("done") else self._judge(config["trial"], config["info"]["phase"], result)
+        if policy is None or not self._cancel(config["trial"], policy):
             return str(TrialScheduler.CONTINUE)
         return str(TrialScheduler.STOP)
 
@@ -74,14 +84,19 @@ class EarlyStopping(FIFOScheduler):  # type: ignore[misc]
         """Nothing for Tune's snapshot, which nobody restores: a fresh Tuner runs the remainder."""
         return {}
 
-    def _judge(self, config: dict[str, Any], result: dict[str, Any]) -> str | None:
-        if config["info"]["phase"] != "search":
-            return None
+    def _judge(self, trial: str, phase: str, result: dict[str, Any]) -> str | None:
+        """The policy that stops the trial, or None. One answer an evaluation: it may be told again after a crash."""
+        at = (trial, result["samples_seen"])
+        if at not in self._verdicts:
+            self._verdicts[at] = self._ask_policies(trial, result) if phase == "search" else None
+        return self._verdicts[at]
+
+    def _ask_policies(self, trial: str, result: dict[str, Any]) -> str | None:
         value = result.get("metric")  # None where it is not finite: such an evaluation reaches no target, and costs
         if self._race and self._target:
             reached = value is not None and self._target.reached(value)
             if self._race.stops(result["global_batch"], result[self._cost], reached):
                 return "race"
-        if self._asha and value is not None and self._asha.stops(config["trial"], result["samples_seen"], value):
+        if self._asha and value is not None and self._asha.stops(trial, result["samples_seen"], value):
             return "asha"
         return None

@@ -1,7 +1,8 @@
 """Our `Searcher`: Ray Tune asks, a persistent Optuna study answers, and every trial is told exactly once.
 
 The study is the truth. A finished trial is COMPLETE with its value, one stopped early (or short of its target) PRUNED
-with its last value, a failed, diverged or interrupted one FAIL; none stays RUNNING.
+with its last value, a failed or diverged one FAIL. One that is under way when the sweep is cut stays RUNNING: whoever
+takes the sweep on attaches to it again, so that numbering and suggestions are those of a sweep that was never cut.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import collections
 import logging
 import math
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ import numpy as np
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import LOCK_FILE_SUFFIX
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
@@ -42,7 +45,13 @@ logger = logging.getLogger(__name__)
 
 
 def open_study(path: Path, name: str, objective: Objective) -> optuna.Study:
-    """The persistent study in the journal file at `path`: optuna-dashboard reads it, also while the sweep runs."""
+    """The persistent study in the journal file at `path`: optuna-dashboard reads it, also while the sweep runs.
+
+    The caller is its only writer: what one that was killed left half done (a lock, a torn last line) is cleared away.
+    """
+    path.with_name(path.name + LOCK_FILE_SUFFIX).unlink(missing_ok=True)
+    if path.exists() and not (whole := path.read_bytes()).endswith(b"\n"):
+        os.truncate(path, whole.rfind(b"\n") + 1)
     storage = JournalStorage(JournalFileBackend(str(path)))
     return optuna.create_study(
         storage=storage, study_name=name, directions=list(objective.directions), load_if_exists=True
@@ -108,9 +117,38 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         self.running: dict[str, Suggestion] = {}
         self.finished: list[tuple[Suggestion, dict[str, Any]]] = []
         self._queue: collections.deque[Suggestion] | None = None
+        self._left: collections.deque[int] = collections.deque()  # numbers that an earlier process left RUNNING
+        self._repeated: set[str] = set()
         self._tried: set[str] = set()
         self._cells = cells(self.space)
         self._exhausted = False
+
+    def take_on(self, endings: Mapping[str, dict[str, Any]]) -> None:
+        """Take on the search of an earlier process, which may have been cut anywhere.
+
+        Args:
+            endings: trial id -> ``status``, ``value`` and ``last`` (samples seen and metric of the last evaluation, or
+                None) of every trial that has ended, in the order of the ends.
+        """
+        ended = {}
+        for frozen in self.study.get_trials(deepcopy=False):
+            trial, running = _id(frozen.number), frozen.state is TrialState.RUNNING
+            if running and trial not in endings:
+                self._left.append(frozen.number)
+                continue
+            self._tried.add(canonical(frozen.params))
+            if trial in endings:
+                asked = self._attach(frozen.number) if running else None
+                params = frozen.user_attrs["params"]
+                suggestion = Suggestion(trial, frozen.number, params, self.resolve(params), asked=asked)
+                ended[trial] = self.by_key[frozen.user_attrs["key"]] = suggestion
+        for trial, end in endings.items():
+            if (found := ended.get(trial)) is None:
+                self._repeated.add(trial)
+                continue
+            self.finished.append((found, end))
+            if found.asked is not None:
+                self._tell(found.asked, end)
 
     @property
     def paid(self) -> int:
@@ -139,23 +177,26 @@ class StudySearcher(Searcher):  # type: ignore[misc]
 
     def _next(self) -> Suggestion | str | None:
         if self._queue is None:
-            if self.paid < self.trials and not self._exhausted:
+            if self._left or (self.paid < self.trials and not self._exhausted):
                 suggestion = self._ask()
                 if suggestion is not None:
                     return suggestion
                 self._exhausted = True
             if self.running:
                 return None
-            self._queue = collections.deque(self.repeats())
+            self._queue = collections.deque(s for s in self.repeats() if s.trial not in self._repeated)
         return self._queue.popleft() if self._queue else Searcher.FINISHED
 
     def _ask(self) -> Suggestion | None:
         """The next suggestion that means a new run, or None if asking on brings nothing new."""
         refusal: ConfigError | None = None
-        for attempt in range(_RESAMPLE):
-            if len(self._tried) >= (self._cells or math.inf):
+        for attempt in range(_RESAMPLE + len(self._left)):
+            if not self._left and (self.paid >= self.trials or len(self._tried) >= (self._cells or math.inf)):
                 return None
-            asked = self._ask_optuna(insists=attempt >= _PATIENCE.get(self.sampler, _RESAMPLE // 2))
+            if self._left:
+                asked: optuna.trial.Trial | None = self._attach(self._left.popleft())
+            else:
+                asked = self._ask_optuna(insists=attempt >= _PATIENCE.get(self.sampler, _RESAMPLE // 2))
             if asked is None:
                 return None
             self._tried.add(canonical(asked.params))
@@ -172,7 +213,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]
             asked.set_user_attr("key", spec.key)
             twin = self.by_key.get(spec.key)
             if twin is None:
-                suggestion = Suggestion(f"t{asked.number:04d}", asked.number, params, spec, asked=asked)
+                suggestion = Suggestion(_id(asked.number), asked.number, params, spec, asked=asked)
                 self.by_key[spec.key] = suggestion
                 return suggestion
             self._reuse(twin, asked, params)
@@ -199,16 +240,30 @@ class StudySearcher(Searcher):  # type: ignore[misc]
                 self.study.tell(broken, state=TrialState.FAIL)
             return self._ask_sampler("random", len(self.study.get_trials(deepcopy=False)))
 
-    def _ask_sampler(self, name: str, number: int) -> optuna.trial.Trial:
+    def _attach(self, number: int) -> optuna.trial.Trial:
+        """The study's trial of that number, still RUNNING; parameters that it lacks are what they would have been."""
+        (frozen,) = [t for t in self.study.get_trials(deepcopy=False) if t.number == number]
+        self._set_sampler(self.sampler, number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            trial = optuna.trial.Trial(self.study, frozen._trial_id)
+            for name, distribution in self.distributions.items():
+                trial._suggest(name, distribution)  # as `Study.ask` does
+        return trial
+
+    def _set_sampler(self, name: str, number: int) -> None:
         self.study.sampler = make_sampler(
             name, seed=self.seed, number=number, startup_trials=self.startup_trials, space=self.space
         )
+
+    def _ask_sampler(self, name: str, number: int) -> optuna.trial.Trial:
+        self._set_sampler(name, number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return self.study.ask(self.distributions)
 
     def close(self) -> None:
-        """The search is over, done or not: what is still under way is told as failed. Closing twice is fine."""
+        """The search is over and nobody takes it on: what is still under way is told as failed. Twice is fine."""
         self.running.clear()
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             self.study.tell(trial.number, state=TrialState.FAIL)
@@ -222,7 +277,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]
             self._tell(asked, done)
         self.on_reuse(
             {
-                "trial": f"t{asked.number:04d}",
+                "trial": _id(asked.number),
                 "number": asked.number,
                 "params": params,
                 "of": twin.trial,
@@ -236,6 +291,9 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         if suggestion is None:
             return
         ended = _ended(result, error)
+        if ended["status"] == "interrupted":  # it stays RUNNING in the study
+            self._queue, self._left = collections.deque(), collections.deque()
+            return
         if result and result.get("over"):
             self._queue = collections.deque()
         self.finished.append((suggestion, ended))
@@ -277,6 +335,10 @@ class StudySearcher(Searcher):  # type: ignore[misc]
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
         """Nothing for Tune's snapshot."""
+
+
+def _id(number: int) -> str:
+    return f"t{number:04d}"
 
 
 def _ended(result: dict[str, Any] | None, error: bool) -> dict[str, Any]:

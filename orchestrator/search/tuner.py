@@ -19,6 +19,7 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 # Ctrl-C is the driver's to handle; Tune would finish its experiment as if it were done.
 os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
 
+ACTOR_FAILURES = 3  # of one trial
 _SLIVER = 0.001  # Tune refuses an empty bundle; this much of the driver's own node costs no CPU and keeps trials there
 
 
@@ -31,7 +32,9 @@ def run_search(
     driver_ip: str,
     storage: Path,
 ) -> None:
-    """Run Tune until the searcher has nothing more to suggest. Whatever ends it, no trial of the study stays RUNNING.
+    """Run Tune until the searcher has nothing more to suggest.
+
+    What is under way when something else ends it stays RUNNING in the study, for the process that takes the sweep on.
 
     Args:
         mailbox: handle of the `Mailbox` actor.
@@ -56,6 +59,8 @@ def run_search(
             storage_path=str(storage),
             verbose=0,
             callbacks=[],
+            # A light actor that died is started again and reads on where the trial is; its gang never notices.
+            failure_config=tune.FailureConfig(max_failures=ACTOR_FAILURES),
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )
@@ -63,8 +68,6 @@ def run_search(
         tuner.fit()
     except TuneError as error:
         raise OrchestratorError(f"the search broke: {_cause(error)}") from error
-    finally:
-        searcher.close()
 
 
 def _cause(error: BaseException) -> str:

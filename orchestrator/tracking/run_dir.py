@@ -22,16 +22,12 @@ def check_free(uri: str) -> None:
         StorageError: it holds a run, is no folder, or what it lies in cannot be written.
     """
     filesystem, path = open_output(uri)
-    try:
-        taken = filesystem.get_file_info(f"{path}/{EVENTS}").type != fs.FileType.NotFound
-    except OSError:
-        taken = False  # nothing is known; making the folder will tell
-    if taken:
+    if holds_run(uri):
         raise StorageError(
             "the run directory must be new, this one holds a run",
             key="--out",
             value=uri,
-            remedy="choose another folder",
+            remedy="choose another folder, or take its run on with --resume",
         )
     if isinstance(filesystem, fs.LocalFileSystem):
         try:
@@ -40,18 +36,33 @@ def check_free(uri: str) -> None:
             raise refusal(uri, error) from error
 
 
+def holds_run(uri: str) -> bool:
+    """Whether the folder `uri` has the record of a run; False where nothing can be found out.
+
+    Raises:
+        StorageError: if the scheme is unknown or the filesystem cannot be reached.
+    """
+    filesystem, path = open_output(uri)
+    try:
+        return bool(filesystem.get_file_info(f"{path}/{EVENTS}").type != fs.FileType.NotFound)
+    except OSError:
+        return False  # nothing is known; making the folder will tell
+
+
 class RunDir:
     """The folder of one run.
 
     Args:
         uri: a local path, or any path that pyarrow's filesystems reach (``s3://bucket/folder``).
+        taken_on: whether it holds a run, which this process goes on with.
 
     Raises:
         StorageError: it cannot be written, or holds another run.
     """
 
-    def __init__(self, uri: str) -> None:
-        check_free(uri)
+    def __init__(self, uri: str, *, taken_on: bool = False) -> None:
+        if not taken_on:
+            check_free(uri)
         check_writable(uri)
         filesystem, path = open_output(uri)
         self.is_local = isinstance(filesystem, fs.LocalFileSystem)

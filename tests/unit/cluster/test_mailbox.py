@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster.mailbox import MAX_ATTEMPTS, Mailbox
+from orchestrator.cluster.mailbox import MAX_BREAKS, Mailbox
 from orchestrator.errors import StorageError
 from orchestrator.tracking.events import EventLog, read_events
 from orchestrator.training.records import Outcome
@@ -57,12 +57,12 @@ def test_a_trial_goes_to_a_gang_and_its_evaluations_come_back_in_order(journal: 
         box = Mailbox(journal, last_loss, 1)
         token = await box.hello(0, [])
         await box.submit("a", SPEC, INFO)
-        assert await box.take(0, token, 1) == {"trial": "a", "spec": SPEC}
+        assert await box.take(0, token, 1) == {"trial": "a", "spec": SPEC, "again": ""}
         assert not await box.report(0, token, "a", evaluation(8))
         assert not await box.report(0, token, "a", evaluation(16))
         await box.finish(0, token, "a", outcome())
-        assert [(await box.next_message("a"))["samples_seen"] for _ in range(2)] == [8, 16]
-        assert (await box.next_message("a"))["value"] == 1 / 16
+        assert [(await box.next_message("a", after))["samples_seen"] for after in (-1, -1, 8)] == [8, 8, 16]
+        assert (await box.next_message("a", 16))["value"] == 1 / 16
         assert await box.wait_until_idle(1)
 
     run(story())
@@ -140,7 +140,7 @@ def test_a_trial_that_breaks_gang_after_gang_fails_and_the_next_one_runs(journal
         box = Mailbox(journal, last_loss, 1)
         await box.submit("poison", SPEC, INFO)
         await box.submit("good", SPEC, INFO)
-        for _ in range(MAX_ATTEMPTS):
+        for _ in range(MAX_BREAKS):
             token = await box.hello(0, [])
             assert (await box.take(0, token, 1) or {})["trial"] == "poison"
         token = await box.hello(0, [])
@@ -149,35 +149,23 @@ def test_a_trial_that_breaks_gang_after_gang_fails_and_the_next_one_runs(journal
     run(story())
     (ended,) = journal.of("trial_ended")
     assert ended["status"] == "failed"
-    assert f"broke {MAX_ATTEMPTS} times" in ended["reason"]
+    assert f"broke {MAX_BREAKS} times" in ended["reason"]
 
 
-def test_when_no_gang_is_left_every_trial_fails_with_the_reason(journal: ListJournal) -> None:
+def test_when_no_gang_is_left_trials_have_no_end_and_wait_for_who_takes_the_sweep_on(journal: ListJournal) -> None:
     async def story() -> None:
         box = Mailbox(journal, last_loss, 2)
         await box.submit("a", SPEC, INFO)
-        assert not await box.gang_failed(0, "no module", seen_trials=0)
+        await box.give_up(0, "no module")
         assert (await box.status())["broken"] is None
-        assert not await box.gang_failed(1, "no module", seen_trials=0)
+        await box.give_up(1, "no module")
         await box.submit("b", SPEC, INFO)
         assert (await box.status())["broken"] == "no module"
-        assert "no module" in (await box.next_message("b"))["outcome"]["reason"]
+        for trial in "ab":
+            assert await box.next_message(trial) == {"interrupted": "no module", "over": True}
 
     run(story())
-    assert [event["status"] for event in journal.of("trial_ended")] == ["failed", "failed"]
-
-
-def test_a_gang_that_took_a_trial_is_started_again(journal: ListJournal) -> None:
-    async def story() -> None:
-        box = Mailbox(journal, last_loss, 1)
-        token = await box.hello(0, [])
-        await box.submit("a", SPEC, INFO)
-        await box.take(0, token, 1)
-        await box.finish(0, token, "a", outcome())
-        assert await box.gang_failed(0, "killed", seen_trials=0)
-        assert not await box.gang_failed(0, "killed", seen_trials=1)
-
-    run(story())
+    assert not journal.of("trial_ended")
 
 
 def test_close_sends_every_waiting_gang_home(journal: ListJournal) -> None:
@@ -219,12 +207,11 @@ def test_a_record_that_cannot_be_written_ends_every_trial_instead_of_hanging_it(
             await box.finish(0, token, "a", outcome())
         for trial in "ab":
             message = await box.next_message(trial)
-            message = message if "outcome" in message else await box.next_message(trial)
-            assert message["outcome"]["status"] == "failed"
-            assert "No space left" in message["outcome"]["reason"]
+            message = message if "over" in message else await box.next_message(trial, 8)
+            assert "No space left" in message["interrupted"]
             assert message["over"]
         assert await box.take(0, token, 1) == {"close": True}
-        assert "No space left" in (await box.status())["broken"]
+        assert "No space left" in (await box.status())["lost"]
         assert await box.wait_until_idle(1)
 
     run(story())
@@ -346,10 +333,10 @@ def test_nothing_is_recorded_after_the_sweep_was_closed(journal: ListJournal) ->
         assert await box.report(0, token, "a", evaluation(8)), "it is told to stop"
         await box.finish(0, token, "a", outcome("stopped"))
         await box.submit("late", SPEC, INFO)
-        assert (await box.next_message("late"))["outcome"]["status"] == "failed"
+        assert "interrupted" in await box.next_message("late")
         late = await box.hello(1, [])
         assert await box.take(1, late, 1) == {"close": True}
-        assert not await box.gang_failed(0, "torn down", seen_trials=0)
+        await box.gang_failed(0, "torn down")
         assert len(journal.events) == before
         await box.append("sweep_ended", {"status": "interrupted"})
 
@@ -365,12 +352,11 @@ def test_trials_that_break_their_gang_one_after_another_do_not_end_the_sweep(jou
         for trial in ("poison", "venom", "good"):
             await box.submit(trial, SPEC, INFO)
         taken = []
-        for _ in range(2 * MAX_ATTEMPTS):
-            seen = (await box.status())["trials_taken"][0]
+        for _ in range(2 * MAX_BREAKS):
             token = await box.hello(0, [])
             taken.append((await box.take(0, token, 1) or {})["trial"])
-            assert await box.gang_failed(0, "segmentation fault", seen)
-        assert taken == ["poison"] * MAX_ATTEMPTS + ["venom"] * MAX_ATTEMPTS
+            await box.gang_failed(0, "segmentation fault")
+        assert taken == ["poison"] * MAX_BREAKS + ["venom"] * MAX_BREAKS
         token = await box.hello(0, [])
         assert (await box.take(0, token, 1) or {})["trial"] == "good"
 
@@ -386,8 +372,8 @@ def test_one_gang_of_two_dies_and_the_other_takes_its_trial(journal: ListJournal
         await box.take(0, tokens[0], 1)
         waiting = asyncio.create_task(box.take(1, tokens[1], 5))
         await asyncio.sleep(0)
-        assert await box.gang_failed(0, "no room", seen_trials=0)
-        assert not await box.gang_failed(0, "no room", seen_trials=1)
+        await box.gang_failed(0, "no room")
+        await box.give_up(0, "no room")
         assert (await waiting or {})["trial"] == "a"
         assert (await box.status())["broken"] is None
         await box.finish(1, tokens[1], "a", outcome())
