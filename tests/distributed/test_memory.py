@@ -204,6 +204,32 @@ def test_a_trial_that_was_split_smaller_goes_on_from_its_checkpoint(reducer, two
             assert got[name] == pytest.approx(right[name], rel=1e-10), name
 
 
+class Own(Cramped):
+    """With a buffer that each rank sets once, to a value of its own."""
+
+    def model(self) -> nn.Module:
+        self.built = super().model()
+        self.built.register_buffer("own", torch.zeros(()))
+        return self.built
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        if not self.sizes:
+            model.own.fill_(toys.rank() + 1)
+        return super().loss(model, batch)
+
+
+@REDUCERS
+def test_buffers_of_each_rank_stay_its_own(reducer, two):
+    trial = toys.spec((16, 1, 2), updates=5, reducer=reducer)
+    assert two.run(_own, trial) == [(1.0, 4), (2.0, 4)]
+
+
+def _own(group: Any, trial: Any) -> tuple[float, int]:
+    task = Own("early", (99, 5))
+    outcome = leg(group, task, trial, None)["outcome"]
+    return float(task.built.own), outcome.plan["micro_batch"]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_one_worker_alone_accumulates_where_it_did_not(workers):
     """Its noise probe begins to work then: there are micro batches to compare."""

@@ -7,10 +7,12 @@ import itertools
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -310,6 +312,8 @@ class Mortal(Small):
         self.noted.append(1)
         if len(self.noted) == 4:
             os.kill(int(pid[0]), signal.SIGKILL)
+            while psutil.Process(int(pid[0])).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
         return super().loss(model, (x, y))
 
     def evaluate(self, model: nn.Module, batch: Any) -> Any:
