@@ -182,17 +182,19 @@ def test_the_best_and_the_last_are_kept(tmp_path):
     policy = Checkpoints(folder=str(tmp_path), every_s=0.0)
     told = {}
 
-    def listen(evaluation: Any) -> bool:
+    def wait() -> None:
         # One that comes while another is still being written is left out, and none may be here.
         for thread in threading.enumerate():
             if thread.name == "checkpoint":
                 thread.join()
+
+    def listen(evaluation: Any) -> bool:
         told[evaluation.samples_seen] = evaluation.metrics["val/loss"]
         return False
 
     # At this rate the loss goes up and down.
     trial = spec(lr=LrPlan(base=0.25, rule="none", peak=0.25, reference_batch=8), updates=60)
-    assert run_trial(trial, Small(), Solo(), listen, checkpoints=policy).status == "completed"
+    assert run_trial(trial, Small(), Solo(), listen, checkpoints=policy, beat=wait).status == "completed"
     best = min(told, key=told.__getitem__)
     assert 40 < best < 480
     assert [(one.samples_seen, one.value) for one in _entries(policy.folder)] == [(best, told[best]), (480, told[480])]
