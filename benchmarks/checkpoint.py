@@ -156,8 +156,8 @@ def _measure(rank: int, store: str, folder: str, pairs: int, seconds: float) -> 
             waited, wrote = statistics.median(clock.waited_s), statistics.median(clock.wrote_s)
             print(
                 f"{case.name} ({size / 1e6:.2f} MB): an update takes {statistics.median(ratios):.3f} of its time "
-                f"without ({spread}; {pairs} pairs of {updates} updates with {EVALUATIONS} checkpoints); a checkpoint stops "
-                f"training for {waited:.4f} s, {100 * waited / 30:.3f} % of 30 s, and is written in {wrote:.4f} s"
+                f"without ({spread}; {pairs} pairs of {updates} updates with {EVALUATIONS} checkpoints); a checkpoint "
+                f"stops training for {waited:.4f} s, {100 * waited / 30:.3f} % of 30 s, and is written in {wrote:.4f} s"
             )
             sys.stdout.flush()
     dist.barrier()

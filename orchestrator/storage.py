@@ -47,9 +47,13 @@ def open_output(uri: Uri) -> tuple[fs.FileSystem, str]:
 
 
 def join(uri: Uri, name: str) -> str:
-    """`name` inside the folder `uri`."""
+    """`name` inside the folder `uri`; the options of a URI (``s3://bucket/a?region=...``) stay at its end."""
     text = str(uri)
-    return f"{text.rstrip('/')}/{name}" if text != "/" else f"/{name}"
+    options = ""
+    if "://" in text:
+        text, mark, rest = text.partition("?")
+        options = mark + rest
+    return (f"{text.rstrip('/')}/{name}" if text != "/" else f"/{name}") + options
 
 
 def write_atomically(uri: Uri, data: bytes | memoryview) -> None:

@@ -52,6 +52,8 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     assert open_output("runs/x")[1] == str(tmp_path / "runs/x")
     assert join("s3://bucket/a/", "b") == "s3://bucket/a/b"
+    assert join("s3://bucket/a/?region=eu-west-1", "b") == "s3://bucket/a/b?region=eu-west-1"
+    assert join("why?/", "b") == "why?/b"
 
 
 class Bucket(fs.FileSystemHandler):
