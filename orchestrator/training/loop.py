@@ -76,7 +76,7 @@ def run_trial(
             return Trial(spec, parts, group, progress, checkpointer, on_evaluation, stop_requested).run()
         finally:
             checkpointer.close()
-            parts.reducer.close()
+            parts.drop_reducer()
 
 
 def _not_begun(failure: Failure) -> Outcome:
@@ -101,7 +101,7 @@ class Trial:
         self.progress, self.checkpointer = progress, checkpointer
         self._on_evaluation, self._stop_requested = on_evaluation, stop_requested or (lambda: False)
         self._given = spec.plan
-        self._stop = False
+        self._stop = self._pause = False
         self._failure: Failure | None = None  # of this rank, and unknown to the others until the next reduction
 
     def run(self) -> Outcome:
@@ -110,9 +110,10 @@ class Trial:
         progress.window.start_clock()
         ending = Ending("completed") if progress.samples_seen >= self.spec.budget_samples else None
         while ending is None:
-            before, pause = progress.samples_seen, self._stop_requested()
+            before = progress.samples_seen
+            self._pause = self._pause or self._stop_requested()
             share = accumulate(
-                self.spec, parts, self.group, before, failure=self._failure, stop=self._stop, pause=pause
+                self.spec, parts, self.group, before, failure=self._failure, stop=self._stop, pause=self._pause
             )
             self._failure = share.failure
             totals = parts.reducer.reduce(share)

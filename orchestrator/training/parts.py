@@ -41,3 +41,9 @@ class Parts:
     probe: NoiseProbe
     context: AbstractContextManager[Any]
     notes: tuple[str, ...]
+
+    def drop_reducer(self) -> None:
+        """Let go of the gradients and whatever else the reducer holds, if there still is one."""
+        if hasattr(self, "reducer"):
+            self.reducer.close()
+            del self.reducer

@@ -67,8 +67,7 @@ def split_again(spec: TrialSpec, parts: Parts, group: Group, samples_seen: int) 
     Returns:
         The same failure on all ranks if it could not be done on one.
     """
-    parts.reducer.close()
-    del parts.reducer
+    parts.drop_reducer()
     release(group.device)
     parts.probe.split(spec.plan)
     with Guard(group.rank, "setup") as guard:

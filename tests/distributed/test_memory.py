@@ -204,6 +204,34 @@ def test_a_trial_that_was_split_smaller_goes_on_from_its_checkpoint(reducer, two
             assert got[name] == pytest.approx(right[name], rel=1e-10), name
 
 
+@REDUCERS
+def test_a_rank_that_cannot_be_split_smaller_ends_the_trial_on_all(reducer, two):
+    trial = toys.spec((16, 1, 2), updates=5, reducer=reducer)
+    outcomes = two.run(_stuck, trial)
+    assert outcomes[0].failure == outcomes[1].failure
+    assert (outcomes[0].status, outcomes[0].failure.rank, outcomes[0].updates) == ("failed", 1, 3)
+    assert "no room for a second reducer" in outcomes[0].reason
+    assert two.run(_leg, "none", (99, 99), trial, {})[0]["outcome"].status == "completed"
+
+
+def _stuck(group: Any, trial: Any) -> Any:
+    from orchestrator.training import setup
+
+    right, built = setup._reducer, []
+
+    def build(*args: Any, **options: Any) -> Any:
+        built.append(1)
+        if group.rank == 1 and len(built) == 2:
+            raise MemoryError("no room for a second reducer")
+        return right(*args, **options)
+
+    setup._reducer = build
+    try:
+        return leg(group, Cramped("early", (99, 5)), trial, None)["outcome"]
+    finally:
+        setup._reducer = right
+
+
 class Own(Cramped):
     """With a buffer that each rank sets once, to a value of its own."""
 
