@@ -131,6 +131,33 @@ Nearest feasible: 96 = micro 16 x accumulation 3 x world 2; 128 = micro 16 x acc
     raise InfeasiblePlan(rule, tuple(map(split, nearest)))
 
 
+_plan = plan  # which `replan` hides behind the name of its argument
+
+
+def replan(plan: BatchPlan, world_size: int, *, micro_batch_max: int | None = None) -> BatchPlan:
+    """The same global batch over another number of workers: the accumulation changes, B does not.
+
+    The micro batch never grows, because the given one is what is known to fit a worker's memory. It is the largest
+    divisor of ``B / W`` within that limit. Nothing is rounded: where B is no multiple of W, it is refused.
+
+    Args:
+        plan: the split so far.
+        world_size: W, workers from now on.
+        micro_batch_max: a lower limit on the micro batch, in samples.
+
+    Raises:
+        InfeasiblePlan: as `plan`.
+        ValueError: if an argument is not a whole number of at least 1.
+
+    >>> replan(BatchPlan(global_batch=96, micro_batch=24, accumulation=1, world_size=4), 3)
+    BatchPlan(global_batch=96, micro_batch=16, accumulation=2, world_size=3)
+    >>> replan(BatchPlan(global_batch=96, micro_batch=24, accumulation=1, world_size=4), 4, micro_batch_max=12)
+    BatchPlan(global_batch=96, micro_batch=12, accumulation=2, world_size=4)
+    """
+    most = plan.micro_batch if micro_batch_max is None else whole("micro_batch_max", micro_batch_max)
+    return _plan(plan.global_batch, world_size, micro_batch_max=min(most, plan.micro_batch))
+
+
 def _largest_divisor(number: int, limit: int) -> int:
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return max(d for d in [*small, *(number // d for d in small)] if d <= limit)

@@ -26,12 +26,13 @@ class DdpReducer:
 
     Buckets follow the reverse order of ``model.parameters()``. They are settled before the first update by two
     backward passes without the task's code, so a resumed run adds in the order of an uninterrupted one. Building it
-    is collective: DDP compares shapes and copies rank 0's parameters and buffers.
+    is collective: DDP compares shapes and copies rank 0's parameters and buffers, unless `sync` is off.
 
     Args:
         loss: the task's ``batch -> (sum, weight)`` over `model`, which DDP sees as one module.
         parameters: those that need a gradient.
         probe: whether ranks' own norms are measured.
+        sync: whether rank 0's parameters and buffers are copied; without it, ranks keep buffers of their own.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class DdpReducer:
         group: Group,
         *,
         probe: bool,
+        sync: bool = True,
     ) -> None:
         self._parameters, self._group = parameters, group
         self._buckets = _Buckets(probe=probe)
         self._ddp = DistributedDataParallel(
             _LossModule(model, parameters, loss),
             device_ids=[group.device] if group.device.type == "cuda" else None,
+            init_sync=sync,
             forward_sync_buffers=False,
             gradient_as_bucket_view=True,
         )
@@ -195,10 +198,12 @@ class _Buckets:
         """Sum a full bucket over the ranks."""
         if self._probe:
             self._squares.append(torch.dot(buffer, buffer))
-        self.buffers.append(buffer)
-        if self._slots is None or self.launched < len(self.settled):
+        if self._slots is None or self.launched + 1 < len(self.settled):
+            self.buffers.append(buffer)
             return _future(dist.all_reduce(buffer, async_op=True), lambda done: done.value()[0])
+        # There may be no memory for this: only then has the rank entered the collective that others wait in.
         carrier = self._carrier = torch.cat([buffer, self._slots()])
+        self.buffers.append(buffer)
         self._work = dist.all_reduce(carrier, async_op=True)
         return _future(self._work, lambda done: buffer.copy_(carrier[: buffer.numel()]))
 

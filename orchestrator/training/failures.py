@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from orchestrator.training.memory import is_out_of_memory
 from orchestrator.training.records import Failure
 
 Phase = Literal["setup", "loader", "forward", "backward", "update", "evaluation"]
@@ -41,8 +43,18 @@ def failure_of(error: BaseException, *, rank: int, phase: Phase) -> Failure:
     if len(lines) > _TRACEBACK_LINES:
         lines = [*lines[:5], "  ...", *lines[-_TRACEBACK_LINES + 6 :]]
     return Failure(
-        rank=rank, phase=phase, kind=type(error).__name__, message=str(error)[:2000], traceback="\n".join(lines)
+        rank=rank,
+        phase=phase,
+        kind=type(error).__name__,
+        message=str(error)[:2000],
+        traceback="\n".join(lines),
+        out_of_memory=is_out_of_memory(error),
     )
+
+
+def unfit(failure: Failure, what: str) -> Failure:
+    """`failure` for want of memory, where there is nothing smaller than `what` to try."""
+    return dataclasses.replace(failure, message=f"{what} does not fit in memory: {failure.message}")
 
 
 def first_failure(failures: Iterable[Failure | None]) -> Failure | None:

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from orchestrator.config.trial import TrialSpec
+from orchestrator.theory.batch_plan import replan
 from orchestrator.theory.schedules import crossed
+from orchestrator.training.checkpoint import Checkpoints
+from orchestrator.training.checkpointer import Checkpointer, pick, resume
 from orchestrator.training.evaluate import bad_metric
-from orchestrator.training.failures import Guard, describe
+from orchestrator.training.failures import Guard, describe, unfit
 from orchestrator.training.group import Group
 from orchestrator.training.memory import reset_peak
 from orchestrator.training.optimizer import step
-from orchestrator.training.progress import Ending, Progress
+from orchestrator.training.parts import Parts
+from orchestrator.training.progress import Ending, Progress, changed_split
 from orchestrator.training.rate import learning_rate
 from orchestrator.training.records import Evaluation, Failure, Outcome
 from orchestrator.training.reducer import Share, Totals
 from orchestrator.training.seeding import isolated
-from orchestrator.training.setup import Parts, prepare
+from orchestrator.training.setup import prepare, split_again
 from orchestrator.training.step import accumulate
 from orchestrator.training.task import Task
 
@@ -34,6 +39,8 @@ def run_trial(
     on_evaluation: OnEvaluation,
     *,
     stop_requested: Callable[[], bool] | None = None,
+    checkpoints: Checkpoints | None = None,
+    beat: Callable[[], None] | None = None,
 ) -> Outcome:
     """Train one trial. Called on every rank of `group` together, trial after trial in one process.
 
@@ -41,7 +48,11 @@ def run_trial(
         spec: equal on all ranks.
         task: built from ``spec.task`` on each rank.
         on_evaluation: called on rank 0 with each evaluation; True stops the trial at its next update.
-        stop_requested: asked before each update, on whichever ranks give it; True on any stops the trial as well.
+        stop_requested: asked before each update, on whichever ranks give it; True on any stops the trial after that
+            update, with a checkpoint.
+        checkpoints: where and when, equal on all ranks. If there is a whole one, the trial goes on from the newest at
+            the exact next sample, whatever the plan was then: only the split of the global batch may differ.
+        beat: called on every rank for each micro batch and each evaluation batch: a sign of life.
 
     Returns:
         The outcome, with the same status and failure on all ranks. What goes wrong inside the trial (the task's
@@ -50,14 +61,27 @@ def run_trial(
     """
     with isolated(group.device):
         reset_peak(group.device)
-        parts = prepare(spec, task, group)
+        state = pick(checkpoints, spec, group)
+        if isinstance(state, Failure):
+            return _not_begun(state)
+        progress = Progress(state["progress"] if state else None)
+        parts = prepare(spec, task, group, samples_seen=progress.samples_seen, beat=beat)
         if isinstance(parts, Failure):
-            reason = describe(parts)
-            return Outcome(status="failed", samples_seen=0, updates=0, train_seconds=0.0, reason=reason, failure=parts)
+            return _not_begun(parts)
+        checkpointer = Checkpointer(checkpoints, group)
         try:
-            return Trial(spec, parts, group, on_evaluation, stop_requested).run()
+            failure = resume(state, parts, group) if state else None
+            if failure:
+                return _not_begun(failure)
+            return Trial(spec, parts, group, progress, checkpointer, on_evaluation, stop_requested).run()
         finally:
-            parts.reducer.close()
+            checkpointer.close()
+            parts.drop_reducer()
+
+
+def _not_begun(failure: Failure) -> Outcome:
+    reason = describe(failure)
+    return Outcome(status="failed", samples_seen=0, updates=0, train_seconds=0.0, reason=reason, failure=failure)
 
 
 class Trial:
@@ -68,37 +92,59 @@ class Trial:
         spec: TrialSpec,
         parts: Parts,
         group: Group,
+        progress: Progress,
+        checkpointer: Checkpointer,
         on_evaluation: OnEvaluation,
         stop_requested: Callable[[], bool] | None,
     ) -> None:
-        self.spec, self.parts, self.group, self.progress = spec, parts, group, Progress()
+        self.spec, self.parts, self.group = spec, parts, group
+        self.progress, self.checkpointer = progress, checkpointer
         self._on_evaluation, self._stop_requested = on_evaluation, stop_requested or (lambda: False)
-        self._stop = False
+        self._given = spec.plan
+        self._stop = self._pause = False
         self._failure: Failure | None = None  # of this rank, and unknown to the others until the next reduction
 
     def run(self) -> Outcome:
         """Update after update, until the budget is spent or something ends the trial."""
-        spec, parts, progress = self.spec, self.parts, self.progress
+        parts, progress = self.parts, self.progress
         progress.window.start_clock()
-        ending = None
+        ending = Ending("completed") if progress.samples_seen >= self.spec.budget_samples else None
         while ending is None:
             before = progress.samples_seen
-            share = accumulate(spec, parts, self.group, before, failure=self._failure, stop=self._stopping())
+            self._pause = self._pause or self._stop_requested()
+            share = accumulate(
+                self.spec, parts, self.group, before, failure=self._failure, stop=self._stop, pause=self._pause
+            )
             self._failure = share.failure
             totals = parts.reducer.reduce(share)
+            if totals.errors and totals.errors == totals.too_big:
+                ending = self._split_smaller()
+                continue
             ending = self._verdict(totals) or self._update(totals, share)
             if ending is None:
-                progress.samples_seen = after = before + spec.plan.global_batch
-                done = after >= spec.budget_samples
-                if done or crossed(before, after, spec.eval_every_samples):
+                progress.samples_seen = after = before + self.spec.plan.global_batch
+                done = after >= self.spec.budget_samples
+                if done or totals.pauses or crossed(before, after, self.spec.eval_every_samples):
                     progress.window.stop_clock()
-                    ending = self._evaluate() or (Ending("completed") if done else None)
+                    ending = self._boundary(before, done=done, pause=totals.pauses > 0)
                     progress.window.start_clock()
         progress.window.stop_clock()
-        return progress.outcome(ending, self._failure, parts, self.group)
+        self.checkpointer.close()
+        notes = self.checkpointer.notes
+        return progress.outcome(ending, self._failure, parts, self.group, plan=self.spec.plan, notes=notes)
 
-    def _stopping(self) -> bool:
-        return self._stop or self._stop_requested()
+    def _boundary(self, before: int, *, done: bool, pause: bool) -> Ending | None:
+        """Between two updates: evaluate and make a checkpoint, whichever is due, and end if it is time."""
+        after, ending = self.progress.samples_seen, None
+        if done or crossed(before, after, self.spec.eval_every_samples):
+            ending = self._evaluate(pause=pause)
+        else:
+            self._save({})
+        if ending is None and done:
+            return Ending("completed")
+        if ending is None and pause:
+            return Ending("stopped", f"stopped on request after {after} samples")
+        return ending
 
     def _verdict(self, totals: Totals) -> Ending | None:
         """Whether the trial ends before this update touches the weights."""
@@ -109,6 +155,19 @@ class Trial:
         if not math.isfinite(totals.loss):
             return self.progress.diverged("the training loss")
         return None
+
+    def _split_smaller(self) -> Ending | None:
+        """Some rank had no memory for its micro batch: the same update again in smaller ones, on all ranks."""
+        plan = self.spec.plan
+        if plan.micro_batch == 1:
+            self._failure = self._failure and unfit(self._failure, "micro batch 1")
+            return Ending("failed")
+        smaller = replan(plan, plan.world_size, micro_batch_max=plan.micro_batch // 2)
+        self.spec, self._failure = replace(self.spec, plan=smaller), None
+        seen = self.progress.samples_seen
+        self.parts.notes += (f"micro batch {plan.micro_batch} did not fit in memory after {seen} samples: {smaller}",)
+        failure = split_again(self.spec, self.parts, self.group, seen)
+        return Ending("failed", failure=failure) if failure else None
 
     def _update(self, totals: Totals, share: Share) -> Ending | None:
         """Unscale and average, measure, clip, step: in this order, with one pass over the gradients."""
@@ -145,14 +204,18 @@ class Trial:
         )
         return Ending("failed", reason, Failure(rank=0, phase="update", kind="LossScaleCollapse", message=reason))
 
-    def _evaluate(self) -> Ending | None:
-        spec, progress = self.spec, self.progress
-        metrics, self._failure, failed = self.parts.evaluator.run(self._failure)
+    def _evaluate(self, *, pause: bool) -> Ending | None:
+        spec, progress, evaluator = self.spec, self.progress, self.parts.evaluator
+        batch = evaluator.batch
+        metrics, self._failure, failed, due = evaluator.run(self._failure, due=self.checkpointer.due())
+        if evaluator.batch < batch:
+            self.parts.notes += (f"evaluation batch {batch} did not fit in memory: {evaluator.batch} samples",)
         if failed:
             return Ending("failed")
         if bad_metric(metrics):
             return progress.diverged("val/loss")
         metrics |= progress.window.shared() | {"lr": progress.lr, "updates": progress.updates}
+        metrics |= changed_split(self._given, spec.plan)
         if self.group.rank == 0:
             with Guard(0, "evaluation") as guard:
                 self._stop = bool(self._on_evaluation(progress.evaluation(metrics, self.parts, self.group)))
@@ -162,4 +225,12 @@ class Trial:
         if target and spec.stop_at_target and target.reached(metrics.get(target.metric, math.nan)):
             reached = f"{target.metric} = {metrics[target.metric]:.6g} after {progress.samples_seen} samples"
             return Ending("target_reached", reached)
+        if due or pause:
+            self._save(metrics)
         return None
+
+    def _save(self, metrics: dict[str, float]) -> None:
+        """After the evaluation's listener took it: a trial that goes on from here does not tell it again."""
+        self.checkpointer.save(
+            self.spec, self.parts, self.progress, wanted=not self._stop, failure=self._failure, metrics=metrics
+        )

@@ -44,6 +44,14 @@ class Scaler:
         """Whether even unscaled gradients overflow, so that no scale can help."""
         return self.scale < 1.0
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"scale": self.scale, "good_updates": self._good_updates}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.scale, self._good_updates = state["scale"], state["good_updates"]
+
     def overflowed(self) -> None:
         """An update was skipped because its gradient is not finite."""
         self.scale /= 2.0

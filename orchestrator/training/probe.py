@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from orchestrator.theory.batch_plan import BatchPlan
 from orchestrator.theory.noise_scale import NoiseMeter, estimate
 from orchestrator.training.reducer import Share, Totals
@@ -22,11 +24,24 @@ class NoiseProbe:
     """
 
     def __init__(self, plan: BatchPlan, *, enabled: bool) -> None:
-        self._plan = plan
-        self.enabled = enabled and plan.world_size * plan.accumulation > 1
-        self.micro_norms = self.enabled and plan.world_size == 1
         self._asked = enabled
         self._meter = NoiseMeter()
+        self.split(plan)
+
+    def split(self, plan: BatchPlan) -> None:
+        """From now on, updates are made by `plan`."""
+        self._plan = plan
+        self.enabled = self._asked and plan.world_size * plan.accumulation > 1
+        self.micro_norms = self.enabled and plan.world_size == 1
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it: every window, in tensors, which are read faster than lists."""
+        windows = self._meter.to_dict()
+        return {name: torch.tensor([*map(_number, values)], dtype=torch.float64) for name, values in windows.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self._meter = NoiseMeter.from_dict({name: values.tolist() for name, values in state.items()})
 
     def add(self, totals: Totals, share: Share, grad_norm: float) -> None:
         """Take one update's norms; `grad_norm` is that of its mean gradient. An update with one share tells nothing."""
@@ -53,10 +68,15 @@ class NoiseProbe:
         """The estimate over the whole run, or why there is none; None if the probe was not asked for."""
         if not self._asked:
             return None
-        found = self._meter.estimate().to_dict() if self.enabled else estimate([], []).to_dict()
-        if not self.enabled:
+        known = self.enabled or len(self._meter) > 0
+        found = self._meter.estimate().to_dict() if known else estimate([], []).to_dict()
+        if not known:
             found["reason"] = (
                 "not determined: one worker without accumulation has one batch size only; "
                 "use 2 workers or an accumulation of 2"
             )
         return found
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

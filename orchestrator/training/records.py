@@ -25,13 +25,14 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What went wrong on which rank, agreed by all ranks."""
+    """What went wrong on which rank, agreed by all ranks. `out_of_memory` says that less work at once might fit."""
 
     rank: int
     phase: Literal["setup", "loader", "forward", "backward", "update", "evaluation"]
     kind: str
     message: str
     traceback: str = ""
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,8 @@ class Outcome:
         noise: the noise-scale estimate over the whole run (see `theory.noise_scale`), as a dict, or None.
         skipped_updates: windows with no weight at all, or skipped by the loss scaler.
         notes: findings such as "statistically equal: batch norm depends on the split".
+        resumed_from: samples seen of the checkpoint that it went on from; None if it began at the beginning.
+        plan: ``micro_batch``, ``accumulation`` and ``world_size`` at the end; None if it was never set up.
     """
 
     status: Status
@@ -59,6 +62,8 @@ class Outcome:
     first_update_at: float | None = None
     last_update_at: float | None = None
     notes: tuple[str, ...] = field(default=())
+    resumed_from: int | None = None
+    plan: dict[str, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict."""

@@ -21,7 +21,8 @@ class Share:
     Attributes:
         weight: its samples' or tokens' weight.
         failure: what went wrong on this rank, if anything did; its gradients then count for nothing.
-        stop: whether this rank asks the trial to end.
+        stop: whether this rank asks the trial to end before this update.
+        pause: whether it asks the trial to end after it, so that it can be gone on with.
         micro_norms: squared norm of each micro batch's gradient sum over its weight squared, with that weight; only
             where the noise probe works on micro batches.
         wait_s: seconds spent waiting for data.
@@ -30,20 +31,28 @@ class Share:
     weight: float = 0.0
     failure: Failure | None = None
     stop: bool = False
+    pause: bool = False
     micro_norms: list[tuple[float, float]]
     wait_s: float = 0.0
 
     def slots(self) -> tuple[float, ...]:
-        """What the rank itself adds to `Totals`, from ``weight`` to ``stops``."""
+        """What the rank itself adds to `Totals`, from ``weight`` to ``pauses``."""
         inverse, counted = (1.0 / self.weight, 1.0) if self.weight > 0 else (0.0, 0.0)
-        return self.weight, inverse, counted, float(self.failure is not None), float(self.stop)
+        failed, too_big = (1.0, float(_too_big(self.failure))) if self.failure else (0.0, 0.0)
+        return self.weight, inverse, counted, failed, too_big, float(self.stop), float(self.pause)
+
+
+def _too_big(failure: Failure) -> bool:
+    """Whether a smaller micro batch may help. An optimizer that ran out of memory may have changed the weights."""
+    return failure.out_of_memory and failure.phase in ("loader", "forward", "backward")
 
 
 class Totals(NamedTuple):
     """One update's sums over all ranks, equal on every rank.
 
     `grad_norm` is that of the summed, still scaled gradient. `square_sum` adds the squared norms of the ranks' own mean
-    gradients, `inverse_sum` the inverses of their weights; `counted` ranks had any weight.
+    gradients, `inverse_sum` the inverses of their weights; `counted` ranks had any weight. `errors` ranks failed, and
+    `too_big` of them for want of memory for their micro batch.
     """
 
     loss: float
@@ -52,7 +61,9 @@ class Totals(NamedTuple):
     inverse_sum: float
     counted: float
     errors: float
+    too_big: float
     stops: float
+    pauses: float
     grad_norm: float
 
 

@@ -1,6 +1,7 @@
 """Randomness that code takes from global generators: seeded by position, and put back after a trial.
 
-Nothing here is saved in a checkpoint: every seed is a function of the trial's seed and of samples seen.
+Our own seeds are functions of the trial's seed and of samples seen, and need no checkpoint. What a task draws between
+them, from Python's or numpy's generator for one, does: a checkpoint keeps each rank's generators.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +40,28 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed & (2**32 - 1))
     torch.default_generator.manual_seed(seed & (2**63 - 1))
+
+
+def generators(device: torch.device) -> dict[str, Any]:
+    """The states of Python's, numpy's and torch's generators, as tensors and plain numbers."""
+    state: Any = np.random.get_state()
+    name, keys, position, has_gauss, gauss = state
+    return {
+        "python": random.getstate(),
+        "numpy": (str(name), torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def set_generators(state: dict[str, Any], device: torch.device) -> None:
+    """Put the generators where `state` says. One of a GPU is left alone if the checkpoint was made without."""
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    random.setstate(state["python"])
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 @contextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from orchestrator.config.trial import TrialSpec, canonical_hash
+from orchestrator.theory.batch_plan import BatchPlan
 from orchestrator.training.batches import mover
 from orchestrator.training.ddp import DdpReducer
 from orchestrator.training.evaluate import Evaluator
@@ -18,8 +17,10 @@ from orchestrator.training.failures import Guard, first_failure
 from orchestrator.training.flat import FlatReducer
 from orchestrator.training.group import Group
 from orchestrator.training.loader import open_loader
+from orchestrator.training.memory import release
 from orchestrator.training.notes import split_notes
 from orchestrator.training.optimizer import build_optimizer
+from orchestrator.training.parts import Parts
 from orchestrator.training.precision import Scaler, autocast, set_dtype
 from orchestrator.training.probe import NoiseProbe
 from orchestrator.training.rate import check_trial
@@ -31,31 +32,21 @@ from orchestrator.training.stream import Stream, windows
 from orchestrator.training.task import Task
 
 
-@dataclass(kw_only=True)
-class Parts:
-    """One trial's parts on one rank. `batches` yields this rank's micro batches in order, on the device."""
-
-    model: nn.Module
-    parameters: list[nn.Parameter]
-    optimizer: torch.optim.Optimizer
-    reducer: Reducer = field(init=False)
-    batches: Iterator[Any]
-    evaluator: Evaluator
-    scaler: Scaler
-    probe: NoiseProbe
-    context: AbstractContextManager[Any]
-    notes: tuple[str, ...]
-
-
-def prepare(spec: TrialSpec, task: Task, group: Group) -> Parts | Failure:
+def prepare(
+    spec: TrialSpec, task: Task, group: Group, *, samples_seen: int = 0, beat: Callable[[], None] | None = None
+) -> Parts | Failure:
     """Build the parts on every rank together.
+
+    Args:
+        samples_seen: where the stream of training samples begins.
+        beat: called for every batch, of training and of evaluation.
 
     Returns:
         The parts, or on all ranks the same failure if building went wrong on any.
     """
     parts, facts, guard = None, None, Guard(group.rank, "setup")
     with guard:
-        parts = _local_parts(spec, task, group)
+        parts = _local_parts(spec, task, group, samples_seen, beat or _silent)
         facts = _facts(parts.model)
     answers = group.gather_objects((guard.failure, facts))
     found = first_failure(answer[0] for answer in answers) or _unlike([answer[1] for answer in answers])
@@ -65,14 +56,33 @@ def prepare(spec: TrialSpec, task: Task, group: Group) -> Parts | Failure:
         _copy_from_rank_0(parts.model, group)
         parts.notes += ("the model's initial parameters differed between ranks: rank 0's were used",)
 
-    # Apart from the rest, because DDP's constructor is collective: a rank that failed must not leave others inside it.
-    with guard:
-        parts.reducer = _reducer(spec, task, parts, group)
+    return _add_reducer(spec, parts, group, sync=True) or parts
+
+
+def split_again(spec: TrialSpec, parts: Parts, group: Group, samples_seen: int) -> Failure | None:
+    """Go on at `samples_seen` with another plan, on every rank together; weights and optimizer stay as they are.
+
+    The reducer is built anew: a backward pass that broke leaves DDP unusable.
+
+    Returns:
+        The same failure on all ranks if it could not be done on one.
+    """
+    parts.drop_reducer()
+    release(group.device)
+    parts.probe.split(spec.plan)
+    with Guard(group.rank, "setup") as guard:
+        parts.batches = parts.load(spec.plan, samples_seen)
+    return first_failure(group.gather_objects(guard.failure)) or _add_reducer(spec, parts, group, sync=False)
+
+
+def _add_reducer(spec: TrialSpec, parts: Parts, group: Group, *, sync: bool) -> Failure | None:
+    """Apart from the rest, because DDP's constructor is collective: a failed rank must not leave others inside it."""
+    with Guard(group.rank, "setup") as guard:
+        parts.reducer = _reducer(spec, parts, group, sync=sync)
     found = first_failure(group.gather_objects(guard.failure))
-    if found:
-        return found
-    parts.reducer.settle()
-    return parts
+    if not found:
+        parts.reducer.settle()
+    return found
 
 
 def _model(spec: TrialSpec, task: Task, group: Group) -> nn.Module:
@@ -87,7 +97,7 @@ def _model(spec: TrialSpec, task: Task, group: Group) -> nn.Module:
     return model
 
 
-def _local_parts(spec: TrialSpec, task: Task, group: Group) -> Parts:
+def _local_parts(spec: TrialSpec, task: Task, group: Group, samples_seen: int, beat: Callable[[], None]) -> Parts:
     check_trial(spec, group.world_size)
     model = _model(spec, task, group)
     train, val = task.train_data(), task.val_data()
@@ -95,12 +105,22 @@ def _local_parts(spec: TrialSpec, task: Task, group: Group) -> Parts:
         raise ValueError(f"{len(train)} training and {len(val)} validation samples: there must be at least one of each")
     name = canonical_hash([type(task).__module__, type(task).__qualname__, spec.task.name, spec.task.options])
     move = mover(group.device, double=spec.precision == "fp64")
-    stop = spec.updates * spec.plan.global_batch
-    requests = training_requests(Stream(spec.seed, len(train)), windows(spec.plan, group.rank, 0, stop))
+    stream, stop = Stream(spec.seed, len(train)), spec.updates * spec.plan.global_batch
 
-    def evaluation_batches() -> Iterator[Any]:
-        wanted = evaluation_requests(len(val), spec.eval_batch, group.rank, group.world_size)
-        return map(move, open_loader(val, wanted, spec.loader, key=f"{name} val"))
+    def ready(batch: Any) -> Any:
+        beat()
+        return move(batch)
+
+    def training_batches(plan: BatchPlan, start: int) -> Iterator[Any]:
+        wanted = training_requests(stream, windows(plan, group.rank, start, stop))
+        return map(ready, open_loader(train, wanted, spec.loader, key=f"{name} train"))
+
+    def evaluation_batches(eval_batch: int) -> Iterator[Any]:
+        wanted = evaluation_requests(len(val), eval_batch, group.rank, group.world_size)
+        return map(ready, open_loader(val, wanted, spec.loader, key=f"{name} val"))
+
+    def loss(batch: Any) -> tuple[Tensor, Any]:
+        return task.loss(model, batch)
 
     context = autocast(group.device, spec.precision)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -108,7 +128,9 @@ def _local_parts(spec: TrialSpec, task: Task, group: Group) -> Parts:
         model=model,
         parameters=parameters,
         optimizer=build_optimizer(spec.optimizer.name, spec.optimizer.options, parameters, lr=spec.lr.peak),
-        batches=map(move, open_loader(train, requests, spec.loader, key=f"{name} train")),
+        loss=loss,
+        load=training_batches,
+        batches=training_batches(spec.plan, samples_seen),
         evaluator=Evaluator(
             model,
             task.evaluate,
@@ -126,15 +148,11 @@ def _local_parts(spec: TrialSpec, task: Task, group: Group) -> Parts:
     )
 
 
-def _reducer(spec: TrialSpec, task: Task, parts: Parts, group: Group) -> Reducer:
-    model, probe = parts.model, parts.probe
-
-    def loss(batch: Any) -> tuple[Tensor, Any]:
-        return task.loss(model, batch)
-
+def _reducer(spec: TrialSpec, parts: Parts, group: Group, *, sync: bool) -> Reducer:
+    probe = parts.probe
     if spec.reducer == "ddp" and group.world_size > 1:
-        return DdpReducer(loss, model, parts.parameters, group, probe=probe.enabled)
-    return FlatReducer(loss, parts.parameters, group, probe=probe.enabled, micro_norms=probe.micro_norms)
+        return DdpReducer(parts.loss, parts.model, parts.parameters, group, probe=probe.enabled, sync=sync)
+    return FlatReducer(parts.loss, parts.parameters, group, probe=probe.enabled, micro_norms=probe.micro_norms)
 
 
 def _facts(model: nn.Module) -> tuple[Any, ...]:
@@ -165,6 +183,10 @@ def _copy_from_rank_0(model: nn.Module, group: Group) -> None:
 
 def _tensors(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
+
+
+def _silent() -> None:
+    """No one listens."""
 
 
 _BROKEN = Failure(rank=0, phase="setup", kind="AssertionError", message="no rank built the trial's parts")

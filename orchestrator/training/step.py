@@ -11,27 +11,35 @@ from torch import Tensor
 from orchestrator.config.trial import TrialSpec
 from orchestrator.training.failures import Guard
 from orchestrator.training.group import Group
+from orchestrator.training.parts import Parts
 from orchestrator.training.records import Failure
 from orchestrator.training.reducer import Share
 from orchestrator.training.seeding import mix, seed_torch
-from orchestrator.training.setup import Parts
 
 
 def accumulate(
-    spec: TrialSpec, parts: Parts, group: Group, samples_seen: int, *, failure: Failure | None, stop: bool
+    spec: TrialSpec,
+    parts: Parts,
+    group: Group,
+    samples_seen: int,
+    *,
+    failure: Failure | None,
+    stop: bool,
+    pause: bool,
 ) -> Share:
     """Add up the gradients of this rank's micro batches.
 
     Args:
         samples_seen: at the start of the update.
         failure: of this rank, from before; then nothing is computed.
-        stop: whether this rank asks the trial to end.
+        stop: whether this rank asks the trial to end before this update.
+        pause: whether it asks the trial to end after it.
 
     Returns:
         The rank's share. An exception of the data or the task is caught and becomes its failure.
     """
     reducer = parts.reducer
-    share = Share(failure=failure, stop=stop, micro_norms=[])
+    share = Share(failure=failure, stop=stop, pause=pause, micro_norms=[])
     reducer.begin(share, parts.scaler.scale)
     if failure:
         return share

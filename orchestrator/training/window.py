@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 from orchestrator.training.reducer import Share, Totals
+
+_KEPT = ("train_seconds", "_grad_norm", "_loss", "_weight", "_seconds", "_wait_s", "_samples", "_updates")
 
 
 class TrainingWindow:
@@ -24,6 +27,15 @@ class TrainingWindow:
         """Begin a new window."""
         self._loss = self._weight = self._seconds = self._wait_s = 0.0
         self._samples = self._updates = 0
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it; its clock must stand still."""
+        return {name.lstrip("_"): getattr(self, name) for name in _KEPT}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        for name in _KEPT:
+            setattr(self, name, state[name.lstrip("_")])
 
     def start_clock(self) -> None:
         """Training goes on."""

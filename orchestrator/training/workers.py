@@ -33,6 +33,10 @@ def close_pools() -> None:
         _pools.popitem()[1].close()
 
 
+class LoaderDied(RuntimeError):
+    """A loader process ended on its own: killed by the system, for want of memory most often, or by its own code."""
+
+
 class WorkerPool:
     """Worker processes over one data set, for one trial after another."""
 
@@ -45,13 +49,15 @@ class WorkerPool:
         """Batches of `requests`, in order. Starts the workers if they do not run; drops what an older run left over.
 
         An exception of the data in a worker is raised here with the worker's traceback, and the workers live on. When
-        a worker dies, its pool is given up, and the next run starts afresh.
+        a worker dies, `LoaderDied` is raised, its pool is given up, and the next run starts afresh.
         """
         self._requests.source = requests
+        if self._loader is not None and not _alive(getattr(self._loader, "_iterator", None)):
+            self.close()
         if self._loader is None:
             self._loader = self._start()
         try:
-            return self._batches(iter(self._loader))
+            return self._batches(_watched_here_only(iter(self._loader)))
         except BaseException:
             self.close()
             raise
@@ -74,10 +80,13 @@ class WorkerPool:
                 batch = next(iterator)
             except StopIteration:
                 return
-            except BaseException:
-                if not all(worker.is_alive() for worker in iterator._workers):  # type: ignore[attr-defined]
-                    self.close()
-                raise
+            except BaseException as error:
+                if _alive(iterator):
+                    raise
+                self.close()
+                if not isinstance(error, Exception):
+                    raise
+                raise LoaderDied(f"{error}. If it was killed, its node may be short of memory") from error
             yield batch
 
     def _start(self) -> DataLoader[Any]:
@@ -94,6 +103,22 @@ class WorkerPool:
             # Without a generator of its own, the loader would draw from torch's and change the trial's numbers.
             generator=torch.Generator(),
         )
+
+
+def _alive(iterator: Any) -> bool:
+    return iterator is None or all(worker.is_alive() for worker in iterator._workers)
+
+
+def _watched_here_only(iterator: Any) -> Iterator[Any]:
+    """Let a dead worker be found where its batch is asked for, and nowhere else.
+
+    torch's signal handler would raise at any line of the main thread, inside a collective for one.
+    """
+    if iterator._worker_pids_set:
+        torch._C._remove_worker_pids(id(iterator))
+        iterator._worker_pids_set = False
+    found: Iterator[Any] = iterator
+    return found
 
 
 class _Requests(Sampler[Any]):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.theory.batch_plan import BatchPlan, InfeasiblePlan, plan
+from orchestrator.theory.batch_plan import BatchPlan, InfeasiblePlan, plan, replan
 
 counts = st.integers(1, 512)
 maybe = st.none() | st.integers(1, 64)
@@ -88,3 +88,41 @@ def test_not_a_count_is_refused_by_name(name: str, bad: Any) -> None:
 def test_a_plan_that_does_not_multiply_is_refused() -> None:
     with pytest.raises(ValueError, match="is 16, not the global batch 64"):
         BatchPlan(global_batch=64, micro_batch=8, accumulation=1, world_size=2)
+
+
+@given(micro=st.integers(1, 32), accumulation=st.integers(1, 8), world=st.integers(1, 8), fewer=st.integers(1, 8))
+def test_another_number_of_workers_keeps_the_global_batch_or_is_refused(
+    micro: int, accumulation: int, world: int, fewer: int
+) -> None:
+    total = micro * accumulation * world
+    given_plan = BatchPlan(global_batch=total, micro_batch=micro, accumulation=accumulation, world_size=world)
+    assert replan(given_plan, world) == given_plan
+    if total % fewer:
+        with pytest.raises(InfeasiblePlan) as caught:
+            replan(given_plan, fewer)
+        assert all(near.global_batch % fewer == 0 for near in caught.value.nearest)
+        return
+    found = replan(given_plan, fewer)
+    assert (found.global_batch, found.world_size) == (total, fewer)
+    fits = [m for m in range(1, micro + 1) if total // fewer % m == 0]
+    assert found.micro_batch == max(fits), "the largest that is known to fit"
+
+
+@given(micro=st.integers(2, 256), accumulation=st.integers(1, 8), world=st.integers(1, 8))
+def test_halving_ends_at_one(micro: int, accumulation: int, world: int) -> None:
+    total = micro * accumulation * world
+    at = BatchPlan(global_batch=total, micro_batch=micro, accumulation=accumulation, world_size=world)
+    tries = 0
+    while at.micro_batch > 1:
+        smaller = replan(at, world, micro_batch_max=at.micro_batch // 2)
+        assert smaller.global_batch == total
+        assert smaller.micro_batch <= at.micro_batch // 2
+        at, tries = smaller, tries + 1
+    assert tries <= micro.bit_length()
+
+
+def test_a_limit_above_the_plan_does_not_raise_its_micro_batch() -> None:
+    given_plan = BatchPlan(global_batch=64, micro_batch=8, accumulation=4, world_size=2)
+    assert replan(given_plan, 2, micro_batch_max=64) == given_plan
+    with pytest.raises(ValueError, match="micro_batch_max = 0"):
+        replan(given_plan, 2, micro_batch_max=0)

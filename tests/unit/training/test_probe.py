@@ -32,7 +32,9 @@ def totals(weights: list[float], samples: list[float]) -> Totals:
         inverse_sum=sum(1 / w for w in counted),
         counted=len(counted),
         errors=0,
+        too_big=0,
         stops=0,
+        pauses=0,
         grad_norm=0.0,
     )
 
