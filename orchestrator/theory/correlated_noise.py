@@ -9,6 +9,10 @@ import numpy as np
 from orchestrator.theory.fieller import Array
 
 MOST_POINTS = 200
+LONGEST = 1 / 3
+"""Correlation times up to this share of the series: slower noise looks like the trend."""
+MOST_FREEDOM = 5
+"""What a covariance guessed from one curve is worth, by simulation on the noisy quadratic."""
 
 
 def error_of_sum(times: Array, values: Array, basis: Array, weights: Array) -> tuple[float, int]:
@@ -18,7 +22,7 @@ def error_of_sum(times: Array, values: Array, basis: Array, weights: Array) -> t
     :math:`\sigma^2 e^{-|t_i - t_j| / \tau}` (an Ornstein-Uhlenbeck process). Both are estimated by restricted maximum
     likelihood, which allows for the part of the noise that the trend swallowed, and the variance of the sum is averaged
     over :math:`\tau` by likelihood. A short series tells little: the degrees of freedom are those of as many
-    independent values as the series holds correlation times, less those of the trend.
+    independent values as the series holds correlation times, less those of the trend, at most `MOST_FREEDOM`.
 
     Source: Harville 1977, "Maximum Likelihood Approaches to Variance Component Estimation".
 
@@ -29,7 +33,7 @@ def error_of_sum(times: Array, values: Array, basis: Array, weights: Array) -> t
         weights: ``[n]``.
 
     Returns:
-        The standard error, and degrees of freedom >= 1.
+        The standard error, and degrees of freedom, 1 to `MOST_FREEDOM`.
 
     >>> rng = np.random.default_rng(0)
     >>> t, ones = np.arange(400.0), np.ones((400, 1))
@@ -43,7 +47,7 @@ def error_of_sum(times: Array, values: Array, basis: Array, weights: Array) -> t
     n, k = x.shape
     span = float(t[-1] - t[0])
     logs, variances, freedoms = [], [], []
-    for tau in np.geomspace(0.2 * span / n, span, 25):
+    for tau in np.geomspace(0.2 * span / n, LONGEST * span, 25):
         root = np.linalg.cholesky(np.exp(-np.abs(t[:, None] - t) / tau) + 1e-9 * np.eye(n))
         whitened, design = np.linalg.solve(root, y), np.linalg.solve(root, x)
         trend, *_ = np.linalg.lstsq(design, whitened, rcond=None)
@@ -56,4 +60,4 @@ def error_of_sum(times: Array, values: Array, basis: Array, weights: Array) -> t
         freedoms.append(min(n, span / (2.0 * tau)) - k)
     share = np.exp(np.array(logs) - max(logs))
     share /= np.sum(share)
-    return math.sqrt(float(share @ variances)), max(1, round(float(share @ np.maximum(freedoms, 1.0))))
+    return math.sqrt(float(share @ variances)), round(float(share @ np.clip(freedoms, 1.0, MOST_FREEDOM)))

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from orchestrator.theory._checks import positive
 from orchestrator.theory.critical_batch import Observation
 from orchestrator.theory.fieller import Array
 from orchestrator.theory.local_parabola import LEAST_FACTOR, MIN_POINTS, WIDEST_FACTOR, Curve, Local, fit_around
@@ -144,12 +143,16 @@ def expected_crossing(
         return _none(blank, "met at start", why)
     below = np.flatnonzero(mean <= 0)
     if len(below) == 0:
+        stopped = sum(gap.samples[-1] == ended and gap.values[-1] <= 0 for gap in gaps)
+        if stopped and max(gap.samples[-1] for gap in gaps) > ended:
+            why = f"{stopped} of {len(gaps)} seeds ended at the target, before the mean got there. Train all of them on"
+            return _none(blank, "ended early", why)
         why = f"the mean of {len(curves)} seeds has not reached the target after {ended:g} samples. Train longer"
         return _none(blank, "not reached", why)
     at = int(below[0])
     share = mean[at - 1] / (mean[at - 1] - mean[at])
     start = times[at - 1] + share * (times[at] - times[at - 1])
-    return _located(gaps, start, blank, sign, overshoot)
+    return _located(gaps, float(start), blank, sign, overshoot)
 
 
 def _none(blank: Crossing, verdict: str, reason: str) -> Crossing:
@@ -189,12 +192,11 @@ def _located(gaps: Sequence[Curve], start: float, blank: Crossing, sign: float, 
 
 
 def _step(mean: Array, half_width: float) -> float:
-    """How far, in ln(samples), the mean parabola crosses 0 downwards from the centre; the likely side if it does not."""
+    """How far from the centre, in ln(samples), the mean parabola falls through 0; the likely side if it does not."""
     level, slope, bend = (float(c) for c in mean)
     roots = np.roots([bend, slope, level]) if bend != 0 else np.array([-level / slope] if slope != 0 else [])
-    found = [
-        float(r.real) for r in roots if r.imag == 0 and abs(r.real) <= half_width and slope + 2 * bend * r.real < 0
-    ]
+    falling = [float(r.real) for r in roots if r.imag == 0 and slope + 2.0 * bend * r.real < 0]
+    found = [x for x in falling if abs(x) <= half_width]
     if found:
         return min(found, key=abs)
     return 0.7 * math.copysign(half_width, level)
