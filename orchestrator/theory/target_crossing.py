@@ -114,7 +114,7 @@ def expected_crossing(
     >>> t = np.arange(0.0, 200.0, 4.0)
     >>> found = expected_crossing(
     ...     [Curve(samples=t, values=np.exp(-t / 50) + 0.01 * np.sin(seed + t)) for seed in range(5)], 0.2, "min")
-    >>> found.verdict, abs(found.samples / (50 * np.log(5)) - 1) < 0.02
+    >>> found.verdict, abs(found.samples / (50 * math.log(5)) - 1) < 0.02
     ('crossed', True)
     """
     if not curves:
