@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from orchestrator.theory._checks import positive, whole
-from orchestrator.theory.fieller import Array
+from orchestrator.theory._checks import positive
 from orchestrator.theory.hyperbola import Data, Profile, Region, log_growth
 from orchestrator.theory.lack_of_fit import Scatter, scatter_of
+from orchestrator.theory.observation import Observation, batches_of, log_data
 from orchestrator.theory.outliers import gross_outliers
 from orchestrator.theory.overhead import overhead_batch
 
@@ -33,36 +33,6 @@ CBS20 = (
     "cbs20 = 0.2 x critical batch, at which samples-to-target is 1.2 Emin (the 20 % of Zhang 2024, over a vanishing "
     "batch instead of 256)"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """Samples to the target at one batch: of one run, or of the expected curve of several.
-
-    Attributes:
-        global_batch: B, samples.
-        samples: samples to the target, 0 if it was met before training; of a censored run its budget, > 0.
-        censored: whether the budget ended before the target. A run stopped because it looked bad must not enter: it
-            would have needed more than its budget tells.
-        se_log: standard error of ln(samples), if known, such as that of `target_crossing`; for all or none of the
-            reached observations.
-        se_dof: degrees of freedom behind `se_log`; None if it is exact.
-    """
-
-    global_batch: int
-    samples: float
-    censored: bool = False
-    se_log: float | None = None
-    se_dof: int | None = None
-
-    def __post_init__(self) -> None:
-        whole("global_batch", self.global_batch)
-        if self.censored or self.samples != 0:
-            positive("samples", self.samples)
-        if self.se_log is not None:
-            positive("se_log", self.se_log)
-        if self.se_dof is not None:
-            whole("se_dof", self.se_dof)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +135,8 @@ def fit(observations: Iterable[Observation], *, confidence: float = 0.95, sd_log
     (arXiv:2410.21676) for the 20 % definition. Assumed: the learning rate is as good at every batch.
 
     Args:
-        observations: runs, several at each batch for the scatter of seeds; or one estimate a batch with `se_log`.
+        observations: runs, several at each batch for the scatter of seeds, such as those of `target_crossing`; or one
+            estimate a batch with `se_log`, which three seeds tell too badly for the interval to be exact.
         confidence: of the intervals, in (0, 1).
         sd_log: standard deviation of ln(samples) between runs, if it is known from elsewhere.
 
@@ -237,17 +208,13 @@ def _without_fit(runs: Sequence[Observation], confidence: float) -> CriticalBatc
 
 def _outliers(runs: Sequence[Observation]) -> list[int]:
     log_samples = np.log([run.samples for run in runs])
-    return gross_outliers(log_samples, _batch(runs), np.array([run.censored for run in runs]))
-
-
-def _batch(runs: Sequence[Observation]) -> Array:
-    return np.array([run.global_batch for run in runs], dtype=np.float64)
+    return gross_outliers(log_samples, batches_of(runs), np.array([run.censored for run in runs]))
 
 
 def _fitted(
     runs: Sequence[Observation], aside: Sequence[Observation], confidence: float, sd_log: float | None
 ) -> CriticalBatch:
-    data, dof = _data(runs, sd_log)
+    data, dof = log_data(runs, sd_log)
     profile = Profile(data=data)
     scatter = scatter_of(profile, dof, robust=bool(aside))
     limit = _limit(data, dof, confidence)
@@ -284,25 +251,6 @@ def _fitted(
         confidence=confidence,
         curve=region,
     )
-
-
-def _data(runs: Sequence[Observation], sd_log: float | None) -> tuple[Data, int | None]:
-    """The runs in log space, and the degrees of freedom behind known standard errors (None: exact)."""
-    errors = [run.se_log for run in runs if run.se_log is not None and not run.censored]
-    if errors:
-        widest = max(errors)
-        sd = np.array([run.se_log if run.se_log is not None else widest for run in runs])
-    else:
-        sd = np.full(len(runs), 1.0 if sd_log is None else sd_log)
-    freedoms = [run.se_dof for run in runs if not run.censored]
-    data = Data(
-        log_samples=np.log([run.samples for run in runs]),
-        batch=_batch(runs),
-        censored=np.array([run.censored for run in runs]),
-        sd=sd,
-        known=bool(errors) or sd_log is not None,
-    )
-    return data, None if None in freedoms else sum(freedom or 0 for freedom in freedoms)
 
 
 def _limit(data: Data, dof: int | None, confidence: float, *, scaled: bool = False) -> float:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from orchestrator.theory.critical_batch import Observation
 from orchestrator.theory.fieller import Array
 from orchestrator.theory.local_parabola import LEAST_FACTOR, MIN_POINTS, WIDEST_FACTOR, Curve, Local, fit_around
+from orchestrator.theory.observation import Observation
 
 OVERSHOOT = 1.5
 """How far past the crossing, as a factor of its samples, every seed should train."""
@@ -35,6 +35,8 @@ class Crossing:
         dof: degrees of freedom behind `se_log`; with one seed those of a rough guess.
         low: lower end of the interval at `confidence`, by Student's t, samples.
         high: upper end.
+        seed_samples: a crossing a seed, with `samples` as their geometric mean: where the line of the mean slope
+            through the seed's level at `samples` crosses. Unlike first crossings they are unbiased.
         slope: change of the value per unit of ln(samples) at the crossing.
         seeds: curves used.
         window: samples between which the local fit took evaluations.
@@ -50,6 +52,7 @@ class Crossing:
     dof: int | None = None
     low: float | None = None
     high: float | None = None
+    seed_samples: tuple[float, ...] = ()
     slope: float | None = None
     seeds: int
     window: tuple[float, float] | None = None
@@ -57,15 +60,13 @@ class Crossing:
     ended: float
     confidence: float
 
-    def observation(self, global_batch: int) -> Observation | None:
-        """What the critical batch is fitted to; None where this tells nothing about it."""
+    def observations(self, global_batch: int) -> tuple[Observation, ...]:
+        """What the critical batch is fitted to: a run a seed, or one censored run; none where this tells nothing."""
         if self.verdict == "not reached" and self.ended > 0:
-            return Observation(global_batch=global_batch, samples=self.ended, censored=True)
-        if self.samples is None:
-            return None
-        # Curves without noise: what is left is rounding.
-        se_log = None if self.se_log is None else max(self.se_log, 1e-9)
-        return Observation(global_batch=global_batch, samples=self.samples, se_log=se_log, se_dof=self.dof)
+            return (Observation(global_batch=global_batch, samples=self.ended, censored=True),)
+        if self.verdict == "met at start":
+            return (Observation(global_batch=global_batch, samples=0.0),)
+        return tuple(Observation(global_batch=global_batch, samples=samples) for samples in self.seed_samples)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict; every number in it is finite."""
@@ -205,6 +206,7 @@ def _step(mean: Array, half_width: float) -> float:
 def _crossed(gaps: Sequence[Curve], local: Local, centre: float, blank: Crossing, sign: float) -> Crossing:
     seeds = len(gaps)
     slope = float(np.mean(local.coefficients[:, 1]))
+    levels = (local.coefficients[:, 0] - np.mean(local.coefficients[:, 0])).tolist()
     if seeds > 1:
         spread, dof = float(np.std(local.coefficients[:, 0], ddof=1)) / math.sqrt(seeds), seeds - 1
     else:
@@ -219,6 +221,7 @@ def _crossed(gaps: Sequence[Curve], local: Local, centre: float, blank: Crossing
         dof=dof,
         low=centre * math.exp(-min(reach, 700.0)),
         high=centre * math.exp(min(reach, 600.0)),
+        seed_samples=tuple(centre * math.exp(max(-600.0, min(-level / slope, 600.0))) for level in levels),
         slope=sign * slope,
         window=(centre * math.exp(-local.half_width), centre * math.exp(local.half_width)),
         points=sum(len(inside) for inside in local.inside),

@@ -82,10 +82,8 @@ def test_first_crossings_come_too_early() -> None:
 
 def test_a_whole_study_finds_the_critical_batch_of_the_quadratic() -> None:
     """28.9 is the fit of the exact answers at these batches."""
-    found = fit(
-        crossing_of(*quadratic(b, 5, 11 + b)).observation(b)  # type: ignore[misc]
-        for b in (2, 8, 32, 128, 512)
-    )
+    found = fit(run for b in (2, 8, 32, 128, 512) for run in crossing_of(*quadratic(b, 3, 11 + b)).observations(b))
+    assert found.runs == 15
     assert found.critical_batch == pytest.approx(28.9, rel=0.15)
     assert found.low < 28.9 < found.high
 
@@ -152,7 +150,8 @@ def test_short_of_overshoot_the_window_shrinks_and_then_it_is_refused() -> None:
     nearer = samples <= 1.1 * whole.samples
     short = crossing_of(samples[nearer], losses[:, nearer])
     assert short.verdict == "ended early"
-    assert short.samples is short.observation(8) is None
+    assert short.samples is None
+    assert short.observations(8) == ()
     assert "Train to" in short.reason
 
 
@@ -164,7 +163,7 @@ def test_seeds_stopped_at_their_own_first_crossing_are_refused() -> None:
         curves.append(Curve(samples=samples[:end], values=loss[:end]))
     found = expected_crossing(curves, TARGET, "min")
     assert found.verdict == "ended early"
-    assert found.observation(8) is None
+    assert found.observations(8) == ()
 
 
 def simple(values: Any, times: Any = None) -> list[Curve]:
@@ -191,13 +190,15 @@ def test_what_cannot_be_told_has_a_verdict(curves: list[Curve], verdict: str, sa
 
 
 def test_observations_carry_the_verdict_on() -> None:
-    never = expected_crossing(simple([1.0] * 30), 0.5, "min").observation(8)
+    (never,) = expected_crossing(simple([1.0] * 30), 0.5, "min").observations(8)
     assert (never.censored, never.samples) == (True, 290.0)
-    start = expected_crossing(simple([0.4, 0.3]), 0.5, "min").observation(8)
+    (start,) = expected_crossing(simple([0.4, 0.3]), 0.5, "min").observations(8)
     assert (start.censored, start.samples) == (False, 0.0)
-    found = crossing_of(*quadratic(8, 5, 0))
-    seen = found.observation(8)
-    assert (seen.samples, seen.se_log, seen.se_dof) == (found.samples, found.se_log, 4)
+    samples, losses = quadratic(8, 5, 0)
+    found = crossing_of(samples, losses)
+    logs = np.log([run.samples for run in found.observations(8)])
+    assert logs.mean() == pytest.approx(math.log(found.samples), abs=1e-9)
+    assert logs.std(ddof=1) / math.sqrt(5) == pytest.approx(found.se_log, rel=1e-9)
 
 
 @pytest.mark.parametrize(
