@@ -158,6 +158,7 @@ def _search(prepared: Prepared, experiment: Experiment) -> list[str]:
             resolve=prepared.resolve,
         ),
         on_reuse=lambda event: None if event["trial"] in reused else pool.append("trial_reused", **event),
+        on_lost=lambda trial: pool.cancel(trial, None),
     )
     scheduler = early_stopping(spec, objective, largest_batch=prepared.largest_batch, cancel=pool.cancel)
     if past is not None:

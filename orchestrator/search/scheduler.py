@@ -43,8 +43,7 @@ class EarlyStopping(FIFOScheduler):  # type: ignore[misc]
         cost: what the race counts.
         cancel: called with (trial, policy's name) when a trial is stopped, so that its gang learns of it: with
             ``reuse_actors`` a stopped trial's actor is only cached, and tells nobody. It says False if the trial has
-            ended by itself meanwhile; Tune then gets that end, or the study would disagree with the record. The policy
-            is None when Tune has lost the trial.
+            ended by itself meanwhile; Tune then gets that end, or the study would disagree with the record.
     """
 
     def __init__(
@@ -75,10 +74,6 @@ class EarlyStopping(FIFOScheduler):  # type: ignore[misc]
         if policy is None or not self._cancel(config["trial"], policy):
             return str(TrialScheduler.CONTINUE)
         return str(TrialScheduler.STOP)
-
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Tune lost a trial (its light actor died, say): no gang should train on for nobody."""
-        self._cancel(trial.config["trial"], None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing for Tune's snapshot, which nobody restores: a fresh Tuner runs the remainder."""

@@ -90,6 +90,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         at_once: runs that are trained at once at most; a slow sampler suggests one ahead of that.
         repeats: asked once, when the search is over: the runs that repeat its best settings.
         on_reuse: told of each suggestion that takes another run's result.
+        on_lost: told of each trial that Tune has lost for good, which no gang should train for nobody.
     """
 
     def __init__(
@@ -106,12 +107,13 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         at_once: int,
         repeats: Callable[[], list[Suggestion]] = list,
         on_reuse: Callable[[dict[str, Any]], None] = lambda event: None,
+        on_lost: Callable[[str], object] = lambda trial: None,
     ) -> None:
         super().__init__()
         self.study, self.space, self.resolve, self.objective = study, dict(space), resolve, objective
         self.sampler, self.seed, self.startup_trials = sampler, seed, startup_trials
         self.trials, self.at_once = trials, at_once + _AHEAD.get(sampler, 0)
-        self.repeats, self.on_reuse = repeats, on_reuse
+        self.repeats, self.on_reuse, self.on_lost = repeats, on_reuse, on_lost
         self.distributions = {key: to_distribution(parameter) for key, parameter in self.space.items()}
         self.by_key: dict[str, Suggestion] = {}
         self.running: dict[str, Suggestion] = {}
@@ -291,6 +293,8 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         if suggestion is None:
             return
         ended = _ended(result, error)
+        if error:
+            self.on_lost(suggestion.trial)
         if ended["status"] == "interrupted":  # it stays RUNNING in the study
             self._queue, self._left = collections.deque(), collections.deque()
             return

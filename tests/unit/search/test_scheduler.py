@@ -98,10 +98,28 @@ def test_a_race_against_time_counts_seconds_and_one_against_samples_counts_sampl
     assert told(scheduler, "slow", result(2000, 0.6, seconds=3.0)) == STOP
 
 
-def test_a_trial_that_tune_loses_is_taken_from_its_gang() -> None:
+def test_an_evaluation_told_again_gets_the_same_answer_and_counts_once() -> None:
+    """A light actor that was started again tells everything from the start."""
     gangs = Gangs()
-    EarlyStopping(cancel=gangs.cancel).on_trial_error(None, trial("t0"))
-    assert gangs.cancelled == [("t0", "None")]
+    asha = Asha(rungs=[1000], reduction=2, mode="min")
+    scheduler = EarlyStopping(asha=asha, cancel=gangs.cancel)
+    good = {"samples_seen": 1000, "metric": 0.1, "global_batch": 8, "train_seconds": 1.0}
+    for _ in range(3):
+        assert scheduler.on_trial_result(None, trial("good"), good) == "CONTINUE"
+    for _ in range(2):
+        assert scheduler.on_trial_result(None, trial("bad"), {**good, "metric": 0.9}) == "STOP"
+    assert gangs.cancelled == [("bad", "asha")] * 2
+
+
+def test_a_fresh_scheduler_that_saw_the_record_decides_as_the_old_one() -> None:
+    gangs = Gangs()
+    scheduler = EarlyStopping(asha=Asha(rungs=[1000], reduction=2, mode="min"), cancel=gangs.cancel)
+    at = {"samples_seen": 1000, "global_batch": 8, "train_seconds": 1.0}
+    scheduler.judge_again("good", "search", {**at, "metric": 0.1})
+    scheduler.judge_again("bad", "search", {**at, "metric": 0.9})
+    assert not gangs.cancelled, "the record is only read"
+    assert scheduler.on_trial_result(None, trial("bad"), {**at, "metric": 0.9}) == "STOP", "it was not told yet"
+    assert scheduler.on_trial_result(None, trial("worse"), {**at, "metric": 2.0}) == "STOP"
 
 
 def test_rungs_start_at_the_largest_batch() -> None:
