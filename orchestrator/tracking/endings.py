@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.tracking.events import Event
@@ -36,9 +37,23 @@ def ending_tags(event: Event) -> dict[str, str]:
         "failure/kind": failure.get("kind"),
         "failure/phase": failure.get("phase"),
         "failure/rank": failure.get("rank"),
+        "resumed_from": outcome.get("resumed_from"),
         "notes": "; ".join(outcome.get("notes") or ()),
     }
     return {key: shortened(str(value), _LONGEST_TAG) for key, value in tags.items() if value not in (None, "")}
+
+
+def geometry(plan: Mapping[str, Any] | None, of_spec: Mapping[str, Any]) -> dict[str, str]:
+    """The tag of a trial that is not split as its spec says; nothing for one that is.
+
+    Args:
+        plan: micro_batch, accumulation and world_size now; None if it is not known.
+        of_spec: those of the trial's spec.
+    """
+    names = ("micro_batch", "accumulation", "world_size")
+    if not plan or all(plan.get(name) == of_spec.get(name) for name in names):
+        return {}
+    return {"geometry": " x ".join(str(plan.get(name, "?")) for name in names)}
 
 
 def ending_points(event: Event, global_batch: int) -> list[Point]:
