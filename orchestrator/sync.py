@@ -6,18 +6,20 @@ Exit codes: 0 MLflow has everything, 1 not yet (what is left is safe, run it aga
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.errors import OrchestratorError, RefusedError, StorageError
-from orchestrator.tracking.events import first_event
+from orchestrator.tracking.events import first_event, is_written
 from orchestrator.tracking.run_dir import EVENTS
 from orchestrator.tracking.tracker import Tracker
 from orchestrator.tracking.uri import check_uri
+
+PATIENCE_S = 10.0
+_POLL_S = 0.2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,20 +75,17 @@ def sync(run_dir: str, *, uri: str | None = None, timeout_s: float = 600.0) -> i
 
 
 def _refuse_while_written(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise StorageError(
-            "the sweep must have ended, and a process still writes its record",
-            key="RUN_DIR",
-            value=str(path.parent),
-            remedy="wait for its end: it sends everything itself, as soon as MLflow answers",
-        ) from None
-    except OSError:  # some network filesystems cannot lock
-        return
-    finally:
-        os.close(fd)
+    """Refuse a sweep that runs; one that ended a moment ago may not have let go of its record yet."""
+    deadline = time.monotonic() + PATIENCE_S
+    while is_written(path):
+        if time.monotonic() >= deadline:
+            raise StorageError(
+                "the sweep must have ended, and a process still writes its record",
+                key="RUN_DIR",
+                value=str(path.parent),
+                remedy="wait for its end: it sends everything itself, as soon as MLflow answers",
+            )
+        time.sleep(_POLL_S)
 
 
 class _Parser(argparse.ArgumentParser):

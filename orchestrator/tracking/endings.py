@@ -56,12 +56,13 @@ def geometry(plan: Mapping[str, Any] | None, of_spec: Mapping[str, Any]) -> dict
     return {"geometry": " x ".join(str(plan.get(name, "?")) for name in names)}
 
 
-def ending_points(event: Event, global_batch: int) -> list[Point]:
+def ending_points(event: Event, global_batch: int, evaluated_at: int = -1) -> list[Point]:
     """Metrics of a trial's run, from its ``trial_ended`` event; the steps are in samples.
 
     Args:
         event: the event.
         global_batch: samples an update, which places the norms of the first updates.
+        evaluated_at: samples seen at the last evaluation, which has told the memory at that step already.
     """
     outcome: dict[str, Any] = event.get("outcome") or {}
     end = int(outcome.get("samples_seen") or 0)
@@ -69,7 +70,7 @@ def ending_points(event: Event, global_batch: int) -> list[Point]:
         **_objective_values(event),
         "turnaround_s": event.get("turnaround_s"),
         "skipped_updates": outcome.get("skipped_updates"),
-        "peak_memory_bytes": outcome.get("peak_memory_bytes") or None,
+        "peak_memory_bytes": (end != evaluated_at and outcome.get("peak_memory_bytes")) or None,
         **{f"noise/{name}": value for name, value in (outcome.get("noise") or {}).items()},
     }
     points = [Point(name, float(value), event["t"], end) for name, value in values.items() if _is_finite(value)]

@@ -145,6 +145,20 @@ def first_event(path: str | Path, kind: str) -> Event | None:
     return next((line.event for line in _lines(Path(path), 0) if line.event["event"] == kind), None)
 
 
+def is_written(path: Path) -> bool:
+    """Whether a process has the log open for appending; False where files cannot be locked."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
 def _lines(path: Path, start: int) -> Iterator[Line]:
     try:
         with path.open("rb") as file:

@@ -194,7 +194,7 @@ class Projection:
             return
         if not run.open:
             self._runs.reopen(run)
-        points = ending_points(event, run.global_batch)
+        points = ending_points(event, run.global_batch, run.samples_seen)
         tags = {**ending_tags(event), **geometry((event.get("outcome") or {}).get("plan"), run.plan)}
         self._persist(f"end of {event['trial']}", lambda: self._mlflow.log(run.run_id, points=points, tags=tags))
         if event.get("outcome"):

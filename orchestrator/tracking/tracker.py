@@ -58,7 +58,7 @@ class Left:
     def __str__(self) -> str:
         parts = ["MLflow has everything"] if self.delivered else []
         if self.unsaved:
-            parts.append(f"the MLflow writer could not keep its own files ({self.unsaved})")
+            parts.append(f"The MLflow writer could not keep its own files ({self.unsaved})")
         if self.events:
             because = f" ({self.problem})" if self.problem else ""
             parts.append(

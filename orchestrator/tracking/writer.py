@@ -95,7 +95,7 @@ class Writer:
         if not self._orders.hurried:
             own = self._own_sweep_id()
             persist(
-                "runs that others left open",
+                "a look for runs left open",
                 lambda: close_left_open(connection, self._job.experiment, tags=maker, sweep_id=own),
                 upload=True,  # whatever is wrong with others' runs must not keep ours waiting
             )
@@ -121,7 +121,7 @@ class Writer:
                 for line in lines:
                     projection.apply(line.event)
                     end = line.end
-                    if self._orders.hurried and not hurried:
+                    if self._orders.stopped or (self._orders.hurried and not hurried):
                         break
                 projection.flush()
                 self._cursor.offset = end
