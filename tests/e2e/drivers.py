@@ -52,7 +52,7 @@ class Driver:
         return [driver, *driver.children(recursive=True)]
 
     def stop_job(self, wait_s: float = 3.0) -> None:
-        """What `ray job stop` does: SIGTERM to the family, and SIGKILL to those that are left after its waiting time."""
+        """What `ray job stop` does: SIGTERM to the family, and SIGKILL to those that are left `wait_s` later."""
         family = self.family()
         for process in family:
             process.terminate()

@@ -98,9 +98,13 @@ def test_a_tracker_that_has_two_seconds_closes_open_runs_first(database: Databas
 def test_runs_left_open_by_a_kill_are_closed_by_the_next_start(database: Database, tmp_path: Path) -> None:
     killed, gone, alive = tmp_path / "killed", tmp_path / "gone", tmp_path / "alive"
     with driver(alive, database, UNDER_WAY + WAITS):
-        for run in (killed, gone):
-            with driver(run, database, UNDER_WAY + WAITS) as running:
-                running.kill()
+        # Both are under way before one is killed: the second would find the first.
+        with (
+            driver(killed, database, UNDER_WAY + WAITS) as first,
+            driver(gone, database, UNDER_WAY + WAITS) as second,
+        ):
+            first.kill()
+            second.kill()
         shutil.rmtree(gone)
         under_way = {"t0000": "FINISHED", "t0001": "RUNNING", "t0002": "RUNNING", "sweep": "RUNNING"}
         assert [statuses(database, run) for run in (killed, gone, alive)] == [under_way] * 3
@@ -174,6 +178,7 @@ def test_files_of_the_writer_that_cannot_be_written_are_told_once_and_cost_nothi
     assert left.delivered
     assert not left.nothing
     assert str(left) == (
-        f"MLflow has everything. The MLflow writer could not keep its own files ({run}/mlflow_cursor.json cannot be written)"
+        "MLflow has everything. The MLflow writer could not keep its own files "
+        f"({run}/mlflow_cursor.json cannot be written)"
     )
     assert statuses(database, run) == {"t0000": "FINISHED", "sweep": "FINISHED"}
