@@ -45,11 +45,11 @@ def load_spec(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
         set_keys = apply_overrides(document, overrides)
     except Refusal as refusal:
         raise refusal.in_file(OVERRIDE_SOURCE) from None
+    spec = spec_from_dict(document, file=file, set_keys=set_keys)
     for key in _masked(document):
         if key not in _ASKED_ELSEWHERE:
             remedy = f"give it again with --set {key}=..., or keep the credential in the environment"
             raise ConfigError("lost its credential when it was written down", file=file, key=key, remedy=remedy)
-    spec = spec_from_dict(document, file=file, set_keys=set_keys)
     return Loaded(spec=spec, warnings=tuple(hide(_warnings(spec))), set_keys=tuple(set_keys))
 
 
@@ -57,9 +57,14 @@ def masked_keys(path: str | Path) -> tuple[str, ...]:
     """Keys of the YAML file at `path` that lost a credential when it was written, for ``--set`` to give them again.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or is no plain document.
     """
-    return tuple(_masked(_document(str(path))))
+    document = _document(str(path))
+    try:
+        check_plain(document)
+    except Refusal as refusal:
+        raise refusal.in_file(str(path)) from None
+    return tuple(_masked(document))
 
 
 def spec_from_dict(raw: Mapping[str, Any], *, file: str | None = None, set_keys: Iterable[str] = ()) -> SweepSpec:
