@@ -9,6 +9,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from orchestrator.credentials import hide
 from orchestrator.errors import StorageError
 from orchestrator.storage import check_writable, join, open_output, probe_folder, refusal, write_atomically
 
@@ -75,12 +76,12 @@ class RunDir:
         return self.local / EVENTS
 
     def write(self, name: str, data: bytes | str) -> None:
-        """Write a whole file, atomically."""
-        write_atomically(join(self.uri, name), data.encode() if isinstance(data, str) else data)
+        """Write a whole file, atomically; credentials are taken out of a text."""
+        write_atomically(join(self.uri, name), hide(data).encode() if isinstance(data, str) else data)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write strict JSON, atomically."""
-        self.write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
+        self.write(name, json.dumps(hide(value), indent=2, allow_nan=False) + "\n")
 
     def publish(self) -> None:
         """Bring files that were written locally to where they belong; nothing to do for a local folder."""
