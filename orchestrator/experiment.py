@@ -276,11 +276,15 @@ class Experiment:
             for part in ("software", "hardware")
             for name, value in past.started[part].items()
         ]
-        pairs.append(("task_source", past.started["task_source"]["hash"], task_source(self._modules[0])[1]))
+        cluster, was = self.spec.to_dict()["cluster"], past.started["spec"]["cluster"]
+        pairs += [(f"cluster/{name}", was[name], cluster[name]) for name in ("threads", "deterministic")]
+        files, digest = task_source(self._modules[0])
+        pairs.append(("task_source", past.started["task_source"]["hash"], digest))
         changed = {name: [before, after] for name, before, after in pairs if before != after}
         for name, (before, after) in changed.items():
             self._console.note(f"warning: {name} was {before} when the run started, and is {after} now")
-        return {**now, "changed": changed}
+        source = {"hash": digest, "files": files if "task_source" in changed else {}}
+        return {**now, "cluster": cluster, "task_source": source, "changed": changed}
 
     def _surroundings(self) -> dict[str, Any]:
         cluster = self.spec.cluster

@@ -103,7 +103,6 @@ def sweep_params_of(sweep_started: Record) -> dict[str, str]:
     families = {
         **_family("task", {key: value for key, value in spec.get("task", {}).items() if key != "name"}),
         **_family("search", spec.get("search", {})),
-        **_family("cluster", spec.get("cluster", {})),
         **_family("space", spec.get("space", {})),
     }
     return _texts({**families, **values})
@@ -115,7 +114,7 @@ def sweep_id_of(sweep_started: Record) -> str:
 
 
 def described_after(description: Record | None, sweep_resumed: Record) -> dict[str, Any] | None:
-    """What describes a sweep for trials that start after it was taken on: software, hardware and source of now.
+    """What describes a sweep for trials that start after it was taken on: software, hardware, source and cluster of now.
 
     Args:
         description: the event ``sweep_started``, or what this function made of it before; None if it is not known.
@@ -123,10 +122,9 @@ def described_after(description: Record | None, sweep_resumed: Record) -> dict[s
     """
     if description is None:
         return None
-    now = {name: sweep_resumed[name] for name in ("software", "hardware") if name in sweep_resumed}
-    source = (sweep_resumed.get("changed") or {}).get("task_source")
-    if source:
-        now["task_source"] = {**(description.get("task_source") or {}), "hash": source[1]}
+    now = {name: sweep_resumed[name] for name in ("software", "hardware", "task_source") if name in sweep_resumed}
+    if "cluster" in sweep_resumed:
+        now["spec"] = {**description["spec"], "cluster": sweep_resumed["cluster"]}
     return {**description, **now}
 
 
@@ -142,6 +140,7 @@ def _shared(sweep_started: Record) -> dict[str, Any]:
     hardware, software = sweep_started["hardware"], sweep_started["software"]
     task, objective, cluster = spec.get("task", {}), spec.get("objective", {}), spec.get("cluster", {})
     return {
+        **_family("cluster", cluster),
         "task/name": task.get("name"),
         "task/source_hash": (sweep_started.get("task_source") or {}).get("hash"),
         "data/name": task.get("name"),
@@ -154,7 +153,7 @@ def _shared(sweep_started: Record) -> dict[str, Any]:
         **{f"hardware/{key}": hardware.get(key) for key in ("device", "count", "nodes")},
         **{
             f"software/{key}": software.get(key)
-            for key in ("python", "torch", "ray", "optuna", "mlflow", "cuda", "git_commit")
+            for key in (*("python", "torch", "numpy", "ray", "optuna", "mlflow"), "orchestrator", "cuda", "git_commit")
         },
         "threads": cluster.get("threads"),
         "deterministic": cluster.get("deterministic"),

@@ -121,6 +121,9 @@ class Projection:
         changed = (event.get("changed") or {}).items()
         tags = {f"changed/{name}": shortened(f"{before} -> {now}") for name, (before, now) in changed}
         self._tag(parent, "resumption of the sweep", {"resumed": str(cursor.resumed), **tags})
+        source = event.get("task_source") or {}
+        for name, text in source.get("files", {}).items():
+            self._upload(parent, text, f"task_source-{source['hash']}/{name}")
 
     def _on_trial_interrupted(self, event: Event) -> None:
         run = self._cursor.run_of(event["trial"])

@@ -52,13 +52,16 @@ _SHARED_PARAMS = (
     ("hardware/nodes!", "count", "machines"),
     ("software/python!", "", "version"),
     ("software/torch!", "", "version"),
+    ("software/numpy!", "", "version"),
     ("software/ray!", "", "version"),
     ("software/optuna!", "", "version"),
     ("software/mlflow!", "", "version"),
+    ("software/orchestrator!", "", "our own version, and 8 hex digits of the SHA-256 of the code that trains"),
     ("software/cuda!", "", "CUDA that torch was built for"),
     ("software/git_commit!", "", "commit of the project folder; `+changes` if files differed from it"),
     ("threads!", "count", "CPU threads of a worker"),
     ("deterministic!", "", "whether torch was held to deterministic algorithms"),
+    ("cluster/*", "", "section `cluster` of the spec, as it was when the run began"),
 )
 
 _TRIAL_PARAMS = (
@@ -104,7 +107,6 @@ _SWEEP_PARAMS = (
     ("name!", "", "name of the sweep"),
     ("task/*", "", "the task's options where the space says nothing else"),
     ("search/*", "", "section `search` of the spec"),
-    ("cluster/*", "", "section `cluster` of the spec"),
     ("space/*", "", "what is tried for a dotted key of the spec"),
     ("objective/target!", "of the metric", "value to reach; `none` without a target"),
     ("budget/samples!", "samples", "training length of a trial"),
@@ -195,6 +197,7 @@ _TRIAL_ARTIFACTS = (
 _SWEEP_ARTIFACTS = (
     ("spec.yaml!", "", "the sweep's whole resolved spec"),
     ("task_source/*", "", "source of the task, and of what it imports from its own package"),
+    ("task_source-*", "", "the same by its hash, where it had changed when the sweep was taken on"),
     ("*", "", "figures"),
 )
 

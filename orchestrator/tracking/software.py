@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -9,7 +10,9 @@ import re
 import subprocess
 from pathlib import Path
 
-PACKAGES = ("torch", "ray", "optuna", "mlflow")
+PACKAGES = ("torch", "numpy", "ray", "optuna", "mlflow")
+# Our own rooms whose code decides what a trial computes; a task's source has a hash of its own.
+_DECIDING = ("config", "theory", "training")
 
 
 def software_versions(cwd: str | Path | None = None) -> dict[str, str | None]:
@@ -20,7 +23,20 @@ def software_versions(cwd: str | Path | None = None) -> dict[str, str | None]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = None
-    return {**versions, "cuda": _cuda_version(), "git_commit": git_commit(cwd)}
+    return {**versions, "orchestrator": own_version(), "cuda": _cuda_version(), "git_commit": git_commit(cwd)}
+
+
+def own_version() -> str:
+    """Our own version, and 8 hex digits that change with the code that trains, such as ``0.1.0+1a2b3c4d``."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for room in _DECIDING for path in (package / room).rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    try:
+        version = importlib.metadata.version("batch-orchestrator")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that was not installed
+        version = "0"
+    return f"{version}+{digest.hexdigest()[:8]}"
 
 
 def git_commit(cwd: str | Path | None = None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.errors import TaskError
@@ -36,15 +36,20 @@ def task_source(module_name: str) -> tuple[dict[str, str], str]:
     waiting = [module_name]
     while waiting:
         name = waiting.pop()
-        for imported in _imports(found[name], name):
+        for imported in (*_packages(name), *_imports(found[name], name)):
             if imported not in found and (path := _own_module(imported, module_name, root)) is not None:
                 found[imported] = path
                 waiting.append(imported)
-    files = {_relative(name, path): path.read_text(encoding="utf-8") for name, path in sorted(found.items())}
+    files = {_relative(name, path): path.read_text(encoding="utf-8") for name, path in found.items()}
+    return files, source_hash(files)
+
+
+def source_hash(files: Mapping[str, str]) -> str:
+    """16 hex digits of the SHA-256 over the names and texts of `files`."""
     digest = hashlib.sha256()
-    for name, text in files.items():
+    for name, text in sorted(files.items()):
         digest.update(f"{name}\0{len(text)}\0{text}".encode())
-    return files, digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]
 
 
 def _own_module(name: str, task_module: str, task_path: Path) -> Path | None:
@@ -63,6 +68,12 @@ def _source_of(name: str) -> Path | None:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     return Path(spec.origin)
+
+
+def _packages(name: str) -> Iterator[str]:
+    """The packages that hold a module: importing it runs their code too."""
+    parts = name.split(".")
+    yield from (".".join(parts[:i]) for i in range(1, len(parts)))
 
 
 def _imports(path: Path, name: str) -> Iterator[str]:

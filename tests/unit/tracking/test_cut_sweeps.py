@@ -38,7 +38,8 @@ def test_a_sweep_that_is_taken_on_goes_on_in_its_runs_and_says_what_changed(proj
     sweep.go_on(trial, 4000, micro_batch=4, accumulation=4, world_size=1)
     sweep.evaluate(trial, 1, first=4)
     project.send(sweep.log.path)
-    sweep.resume(torch=["2.13.0", "2.14.0"], task_source=["feedfacefeedface", "0123456789abcdef"])
+    changed_source = ["feedfacefeedface", "0123456789abcdef"]
+    sweep.resume(torch=["2.13.0", "2.14.0"], task_source=changed_source, threads=[1, 3])
     sweep.go_on(trial, 8000)
     sweep.evaluate(trial, 3, first=4)
     sweep.end(trial)
@@ -63,7 +64,9 @@ def test_a_sweep_that_is_taken_on_goes_on_in_its_runs_and_says_what_changed(proj
     params = project.trials()[later].data.params
     assert params["software/torch"] == "2.14.0"
     assert params["task/source_hash"] == "0123456789abcdef"
-    assert run.data.params["task/source_hash"] == "feedfacefeedface"
+    assert (params["threads"], params["cluster/threads"]) == ("3", "3")
+    assert (run.data.params["task/source_hash"], run.data.params["threads"]) == ("feedfacefeedface", "1")
+    assert project.artifacts(parent) >= {"task_source/my/task.py", "task_source-0123456789abcdef/my/task.py"}
 
 
 def test_without_time_open_runs_are_closed_before_the_rest_is_sent(

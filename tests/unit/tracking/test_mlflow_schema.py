@@ -38,7 +38,7 @@ def test_a_sweep_leaves_exactly_the_keys_of_the_schema(project: Project, sweep: 
     sweep.log.append("trial_reused", trial="t0005", number=5, params={}, of="t0001", value=0.9)
     (tmp_path / "figure.png").write_bytes(b"png")
     sweep.log.append("artifact", path=str(tmp_path / "figure.png"), folder="figures")
-    sweep.resume(torch=["2.13.0", "2.14.0"])
+    sweep.resume(torch=["2.13.0", "2.14.0"], task_source=["feedfacefeedface", "0123456789abcdef"])
     sweep.trial(6)
     sweep.interrupt("t0006")
     sweep.go_on("t0006", 4000, world_size=1, accumulation=2)

@@ -72,6 +72,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "layers.py").write_text("from mine_of_tests.deep import x\nclass Layer: ...\n")
     (folder / "deep.py").write_text("x = 1\n")
     (folder / "unused.py").write_text("y = 1\n")
+    (folder / "inner").mkdir()
+    (folder / "inner" / "__init__.py").write_text("from mine_of_tests.beneath import w\n")
+    (folder / "inner" / "leaf.py").write_text("")
+    (folder / "beneath.py").write_text("w = 1\n")
     (tmp_path / "single_of_tests.py").write_text("import beside_of_tests\nimport json\n")
     (tmp_path / "beside_of_tests.py").write_text("z = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -86,6 +90,12 @@ def test_source_holds_what_the_task_imports_from_its_own_package(package: Path) 
     assert task_source("mine_of_tests.task")[1] == digest
     (package / "deep.py").write_text("x = 2\n")
     assert task_source("mine_of_tests.task")[1] != digest
+
+
+def test_source_holds_the_packages_around_a_module_whose_code_runs_with_it(package: Path) -> None:
+    files, _ = task_source("mine_of_tests.inner.leaf")
+    inside = ("__init__", "inner/__init__", "inner/leaf", "beneath")
+    assert set(files) == {f"mine_of_tests/{name}.py" for name in inside}
 
 
 def test_source_of_a_single_file_holds_what_lies_beside_it(package: Path) -> None:

@@ -87,7 +87,12 @@ class Sweep:
         """Another process takes the sweep on; `changed` is what is not as it was."""
         software = {**software_versions(), **{name: now for name, (_, now) in changed.items()}}
         hardware = {"device": "cpu", "count": 2, "nodes": 1}
-        self.log.append("sweep_resumed", software=software, hardware=hardware, changed=changed)
+        source: dict[str, Any] = {"hash": "feedfacefeedface", "files": {}}
+        if "task_source" in changed:
+            source = {"hash": changed["task_source"][1], "files": {"my/task.py": "class MyTask: x = 1\n"}}
+        cluster = {**SWEEP_SPEC["cluster"], **{name: now for name, (_, now) in changed.items() if name == "threads"}}
+        fields = {"software": software, "hardware": hardware, "task_source": source, "cluster": cluster}
+        self.log.append("sweep_resumed", **fields, changed=changed)
 
     def interrupt(self, trial: str, reason: str = "gang 0 restarted", breaks: int = 1) -> None:
         self.log.append("trial_interrupted", trial=trial, reason=reason, breaks=breaks)
