@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.credentials import hide
+
 __all__ = [
     "CheckFailed",
     "ConfigError",
@@ -33,9 +35,12 @@ __all__ = [
 
 
 class OrchestratorError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose. Its text never shows a credential."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return str(hide(super().__str__()))
 
 
 class RefusedError(OrchestratorError):
@@ -70,9 +75,9 @@ class RefusedError(OrchestratorError):
             what += f" = {self.value!r}" if what else repr(self.value)
         text = f"{where}{what}{': ' if what else ''}{self.rule}"
         if not self.remedy:
-            return f"{text}."
+            return str(hide(f"{text}."))
         end = "" if self.remedy[-1] in ".?!" else "."
-        return f"{text}. {self.remedy[0].upper()}{self.remedy[1:]}{end}"
+        return str(hide(f"{text}. {self.remedy[0].upper()}{self.remedy[1:]}{end}"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.rule, self.file, self.key, self.value, self.remedy)

@@ -22,13 +22,14 @@ from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.space import Parameter
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
+from orchestrator.credentials import hide, mask
 from orchestrator.errors import RefusedError, TaskError
 from orchestrator.report.objective import Objective as Shown
 from orchestrator.report.plan import Candidates, Plan, PlannedBatch
 from orchestrator.search.objective import Objective
 from orchestrator.theory.schedules import count_evaluations
 from orchestrator.tracking.run_dir import check_free
-from orchestrator.tracking.uri import check_uri, mask
+from orchestrator.tracking.uri import check_uri
 from orchestrator.training.optimizer import check_optimizer
 from orchestrator.training.preflight import TaskFacts, check_task, model_size
 from orchestrator.training.registry import config_of, load_task, module_of, task_class
@@ -115,7 +116,7 @@ class Prepared:
             task=spec.task.name,
             objective=Shown.make(spec.to_dict()["objective"], self.facts.metric_modes).describe(),
             search=f"{search.sampler}, early stopping {search.early_stopping}{repeats}",
-            candidates=tuple(Candidates(key=key, text=_text(p), count=p.size) for key, p in spec.space.items()),
+            candidates=tuple(Candidates(key=key, text=hide(_text(p)), count=p.size) for key, p in spec.space.items()),
             batches=tuple(self._planned(batch) for batch in sorted(set(Reach(spec).values("batch.global")))),
             budget_samples=spec.budget.samples,
             eval_every_samples=spec.budget.eval_every_samples,
@@ -125,7 +126,7 @@ class Prepared:
             workers_per_gang=cluster.workers,
             needed={name: value * cluster.workers * gangs for name, value in need.items() if value},
             available={name: math.fsum(node.resources.get(name, 0.0) for node in nodes) for name in need},
-            output=out,
+            output=mask(out),
             tracking_uri=mask(self.tracking_uri),
             warnings=self.warnings,
         )
@@ -197,7 +198,7 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         objective=objective,
         baseline=baseline,
         tracking_uri=tracking_uri,
-        warnings=(*loaded.warnings, *warnings),
+        warnings=tuple(hide([*loaded.warnings, *warnings])),
         set_keys=tuple(loaded.set_keys),
         largest_bytes=largest_bytes,
     )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.cluster.package_files import PackagedFile, package_bytes, packaged_files, too_large
+from orchestrator.credentials import hide
 from orchestrator.errors import RefusedError, ResourceError
 from orchestrator.report import formats
 
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     print(f"Uploading {len(files)} files, {formats.size(package_bytes(files))}, from {options.working_dir.resolve()}")
     if options.dry_run:
-        print(f"Dry run, nothing is sent. The command is: {shlex.join(command)}")
+        print(f"Dry run, nothing is sent. The command is: {hide(shlex.join(command))}")
         return 0
     sys.stdout.flush()
     return subprocess.run(command, check=False).returncode

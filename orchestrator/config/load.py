@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from orchestrator.config.pydantic_refusals import refusals_of
 from orchestrator.config.refusal import Refusal
 from orchestrator.config.space import Choices, IntRange
 from orchestrator.config.spec import SweepSpec
+from orchestrator.credentials import MASK, hide, is_masked
 from orchestrator.errors import ConfigError
 
 OVERRIDE_SOURCE = "--set"
+_ASKED_ELSEWHERE = ("tracking.uri",)  # the environment may have it
 _LARGEST_FILE_BYTES = 4 * LARGEST_JSON_BYTES  # leaves room for comments
 
 
@@ -38,19 +40,31 @@ def load_spec(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
         ConfigError: the first error in the order of the file; its file is `path` as given, or ``--set``.
     """
     file = str(path)
-    try:
-        document = yaml_form.parse(_read(file))
-    except Refusal as refusal:
-        raise refusal.in_file(file) from None
-    if not isinstance(document, dict):
-        rule = "the file is empty" if document is None else "the file must be a mapping of keys to values"
-        raise ConfigError(rule, file=file, remedy="start it with task: {name: digits}")
+    document = _document(file)
     try:
         set_keys = apply_overrides(document, overrides)
     except Refusal as refusal:
         raise refusal.in_file(OVERRIDE_SOURCE) from None
     spec = spec_from_dict(document, file=file, set_keys=set_keys)
-    return Loaded(spec=spec, warnings=tuple(_warnings(spec)), set_keys=tuple(set_keys))
+    for key in _masked(document):
+        if key not in _ASKED_ELSEWHERE:
+            remedy = f"give it again with --set {key}=..., or keep the credential in the environment"
+            raise ConfigError("lost its credential when it was written down", file=file, key=key, remedy=remedy)
+    return Loaded(spec=spec, warnings=tuple(hide(_warnings(spec))), set_keys=tuple(set_keys))
+
+
+def masked_keys(path: str | Path) -> tuple[str, ...]:
+    """Keys of the YAML file at `path` that lost a credential when it was written, for ``--set`` to give them again.
+
+    Raises:
+        ConfigError: it cannot be read, or is no plain document.
+    """
+    document = _document(str(path))
+    try:
+        check_plain(document)
+    except Refusal as refusal:
+        raise refusal.in_file(str(path)) from None
+    return tuple(_masked(document))
 
 
 def spec_from_dict(raw: Mapping[str, Any], *, file: str | None = None, set_keys: Iterable[str] = ()) -> SweepSpec:
@@ -78,6 +92,29 @@ def source_of(key: str, *, file: str | None, set_keys: Iterable[str]) -> str | N
     """Where the dotted `key` got its value: ``--set`` if it, a part of it or what holds it was set, else `file`."""
     was_set = any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in set_keys)
     return OVERRIDE_SOURCE if was_set else file
+
+
+def _document(file: str) -> dict[str, Any]:
+    try:
+        document = yaml_form.parse(_read(file))
+    except Refusal as refusal:
+        raise refusal.in_file(file) from None
+    if not isinstance(document, dict):
+        rule = "the file is empty" if document is None else "the file must be a mapping of keys to values"
+        raise ConfigError(rule, file=file, remedy="start it with task: {name: digits}")
+    return document
+
+
+def _masked(value: Any, key: str = "") -> Iterator[str]:
+    """Dotted keys of the texts in a document that `credentials.hide` changed; a list counts as one."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _masked(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        if any(True for item in value for _ in _masked(item)):
+            yield key
+    elif isinstance(value, str) and (is_masked(value) or value == MASK):
+        yield key
 
 
 def _read(file: str) -> str:

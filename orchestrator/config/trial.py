@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestrator.credentials import hide
 from orchestrator.theory.batch_plan import BatchPlan
 
 Mode = Literal["min", "max"]
@@ -134,9 +135,9 @@ class TrialSpec:
         """The trial's identity: 16 hex digits of the SHA-256 of what decides its trajectory.
 
         How the peak LR was arrived at (rule, base, reference) is left out, so two suggestions that train the same
-        way have the same key.
+        way have the same key. So are credentials in addresses, which may be renewed.
         """
-        raw = self.to_dict()
+        raw = hide(self.to_dict(), ())
         raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
         return canonical_hash(raw)[:16]
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from orchestrator.config.refusal import Refusal
+from orchestrator.credentials import hide
 
 _SCALARS = [
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -63,8 +64,8 @@ _Dumper.add_representer(str, _text)
 
 
 def dump(value: Any) -> str:
-    """Plain nested values as YAML, in their order."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """Plain nested values as YAML, in their order, with every credential taken out."""
+    return yaml.dump(hide(value), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def parse(text: str) -> Any:

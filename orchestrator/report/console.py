@@ -17,6 +17,7 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.markup import escape
 
+from orchestrator.credentials import hide, mask
 from orchestrator.report import final_report, plain_lines
 from orchestrator.report.history import Event, SweepHistory
 from orchestrator.report.live_table import live_view
@@ -79,12 +80,12 @@ class Console:
 
     def note(self, text: str) -> None:
         """Write a sentence, such as a warning, above the live table or as a line of the log."""
-        self._out.print(escape(text))
+        self._out.print(escape(hide(text)))
 
     def finish(self, summary: Mapping[str, Any], run_dir: str) -> None:
-        """Write the final report. Its last line is `run_dir`, unbroken."""
+        """Write the final report. Its last line is `run_dir`, unbroken; of an address, what is no credential."""
         self.close()
-        final_report.write(self._out, summary, run_dir)
+        final_report.write(self._out, summary, mask(run_dir))
 
     def _view(self) -> RenderableType:
         with self._lock:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.credentials import hide
 from orchestrator.report.advice import what_next
 from orchestrator.report.by_batch import by_batch
 from orchestrator.report.history import Event, SweepHistory, TrialHistory
 from orchestrator.report.objective import Objective
 from orchestrator.report.repeats import repeats_of
 from orchestrator.report.rules import compared_rules
-from orchestrator.tracking.uri import mask
 
 SCHEMA_VERSION = 1
 
@@ -75,11 +75,11 @@ def build_summary(
             *(_trial(t, history) for t in history.trials.values()),
             *(_reused(event, history) for event in history.reused),
         ],
-        "mlflow": _masked(mlflow),
+        "mlflow": mlflow and dict(mlflow),
         "warnings": list(warnings),
         "next": what_next(history, objective, best, rules, repeats),
     }
-    strict: dict[str, Any] = finite_only(summary)
+    strict: dict[str, Any] = finite_only(hide(summary))
     return strict
 
 
@@ -94,13 +94,6 @@ def finite_only(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite_only(part) for part in value]
     return value
-
-
-def _masked(mlflow: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if mlflow is None:
-        return None
-    uri = mlflow.get("tracking_uri")
-    return {**mlflow, "tracking_uri": mask(uri) if uri else uri}
 
 
 def _trial(trial: TrialHistory, history: SweepHistory) -> dict[str, Any]:

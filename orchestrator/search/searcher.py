@@ -27,6 +27,7 @@ from ray.tune.search import Searcher
 
 from orchestrator.config.space import Parameter
 from orchestrator.config.trial import TrialSpec
+from orchestrator.credentials import hide
 from orchestrator.errors import ConfigError
 from orchestrator.mirror import Mirror
 from orchestrator.search.objective import Objective
@@ -217,7 +218,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]
                 return None
             self._tried.add(canonical(asked.params))
             params = decode(self.space, asked.params)
-            asked.set_user_attr("params", params)
+            asked.set_user_attr("params", hide(params, ()))
             try:
                 spec = self.resolve(params)
             except ConfigError as error:

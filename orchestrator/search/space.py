@@ -10,13 +10,14 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from orchestrator.config.duration import Duration
 from orchestrator.config.space import Choices, DurationRange, FloatRange, IntRange, Parameter, PowerRange
+from orchestrator.credentials import mask
 
 
 def to_distribution(parameter: Parameter) -> BaseDistribution:
     """The Optuna distribution that samples a parameter.
 
     A power range is sampled by its exponent and a duration range by its number; choices that are no scalars travel as
-    JSON. `from_optuna` is the inverse for values.
+    JSON, and addresses without their credentials, for the study is on disk. `from_optuna` is the inverse for values.
 
     >>> to_distribution(PowerRange(low=16, high=256, base=2))
     IntDistribution(high=8, log=False, low=4, step=1)
@@ -83,7 +84,9 @@ def _exponent(value: int, base: int) -> int:
 
 
 def _to_scalar(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, sort_keys=True)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return mask(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
 
 
 def _same(a: Any, b: Any) -> bool:

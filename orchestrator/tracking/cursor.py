@@ -23,6 +23,9 @@ class RunState:
         target_reached: whether an evaluation reached the target.
         open: whether the run is running in MLflow.
         reused_by: ids of later, equal suggestions.
+        plan: how the spec splits the batch.
+        interrupted: how often its gang broke or had to leave.
+        continued: how often it went on after that.
     """
 
     run_id: str
@@ -32,6 +35,9 @@ class RunState:
     target_reached: bool = False
     open: bool = True
     reused_by: list[str] = field(default_factory=list)
+    plan: dict[str, Any] = field(default_factory=dict)
+    interrupted: int = 0
+    continued: int = 0
 
 
 @dataclass(kw_only=True)
@@ -44,6 +50,7 @@ class Cursor:
         keys: trial key by trial id.
         counts: ended trials by status, and ``reused``.
         total_samples: samples seen by all ended trials together.
+        resumed: how often the sweep was taken on.
         problem: what stands in the way now, in a sentence; None if nothing does.
         dropped: what MLflow refused for good.
     """
@@ -57,6 +64,7 @@ class Cursor:
     keys: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     total_samples: int = 0
+    resumed: int = 0
     problem: str | None = None
     dropped: list[str] = field(default_factory=list)
 
@@ -68,6 +76,11 @@ class Cursor:
 def cursor_path(log_path: Path) -> Path:
     """The cursor of a log."""
     return log_path.with_name("mlflow_cursor.json")
+
+
+def lock_path(cursor: Path) -> Path:
+    """The file that a cursor's one writer holds locked."""
+    return cursor.with_name(cursor.name + ".lock")
 
 
 def load_cursor(path: Path) -> Cursor:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from orchestrator.credentials import hide, secrets_of
 from orchestrator.errors import StorageError
 from orchestrator.mirror import Mirror
 
@@ -33,7 +34,8 @@ class Line(NamedTuple):
 class EventLog:
     """Appends events to `path`, each durable before `append` returns. Thread-safe; a log has one writer at a time.
 
-    A last line that was cut off by a crash is removed on opening: it was never acknowledged.
+    A last line that was cut off by a crash is removed on opening: it was never acknowledged. Credentials are taken out
+    of every text: what is made from the log cannot show them.
 
     Args:
         path: the local file.
@@ -47,6 +49,7 @@ class EventLog:
     def __init__(self, path: str | Path, mirror_uri: str | None = None) -> None:
         self.path = Path(path).absolute()
         self._lock = threading.RLock()
+        self._secrets = secrets_of(os.environ)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -79,7 +82,7 @@ class EventLog:
             TypeError: if a value has no JSON form.
             StorageError: if the disk refuses; the log is then as it was before.
         """
-        record = {"t": time.time(), "event": event, **fields}
+        record = hide({"t": time.time(), "event": event, **fields}, self._secrets)
         try:
             text = json.dumps(record, allow_nan=False, separators=(",", ":"), default=_plain)
         except ValueError as error:
@@ -150,6 +153,20 @@ def read_lines(path: str | Path, start: int = 0, limit: int | None = None) -> li
 def first_event(path: str | Path, kind: str) -> Event | None:
     """The oldest event of a kind, or None."""
     return next((line.event for line in _lines(Path(path), 0) if line.event["event"] == kind), None)
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process has the log open for appending; False where files cannot be locked."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _lines(path: Path, start: int) -> Iterator[Line]:

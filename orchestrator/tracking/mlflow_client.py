@@ -15,6 +15,11 @@ from typing import Any, NamedTuple
 
 from orchestrator.tracking.uri import sqlite_path
 
+_ENDING_TAGS = (
+    *("status", "stopped_by", "diverged", "diverged_at_samples", "reason"),
+    *("failure/kind", "failure/phase", "failure/rank"),
+)
+
 
 class Point(NamedTuple):
     """One value of a metric; `at_s` is unix time, `step` is in samples."""
@@ -35,6 +40,11 @@ class Connection:
         _make_schema(uri)
         self._client: Any = MlflowClient(tracking_uri=uri)
 
+    def find_experiment(self, name: str) -> str | None:
+        """The id of the experiment `name`, or None; nothing is made."""
+        found = self._client.get_experiment_by_name(name)
+        return None if found is None else str(found.experiment_id)
+
     def experiment(self, name: str) -> str:
         """The id of the experiment `name`, made if it is missing and restored if it was deleted."""
         found = self._client.get_experiment_by_name(name)
@@ -44,11 +54,10 @@ class Connection:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def answers(self, experiment_id: str | None) -> bool:
+    def answers(self) -> bool:
         """Whether the server answers now."""
         try:
-            if experiment_id is not None:
-                self._client.get_experiment(experiment_id)
+            self._client.search_experiments(max_results=1)
             return True
         except Exception:  # noqa: BLE001 - every store has errors of its own
             return False
@@ -65,6 +74,18 @@ class Connection:
             return str(found[0].info.run_id)
         run = self._client.create_run(experiment_id, start_time=_ms(at_s), tags=dict(tags), run_name=name)
         return str(run.info.run_id)
+
+    def running(self, experiment_id: str, tags: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
+        """Id and tags of every run with these tags whose status is RUNNING."""
+        wanted = " and ".join(["attributes.status = 'RUNNING'", *(f"tags.`{k}` = '{v}'" for k, v in tags.items())])
+        found: list[tuple[str, dict[str, str]]] = []
+        token = None
+        while True:
+            page = self._client.search_runs([experiment_id], wanted, page_token=token)
+            found += [(str(run.info.run_id), dict(run.data.tags)) for run in page]
+            token = page.token
+            if not token:
+                return found
 
     def log(
         self,
@@ -93,13 +114,14 @@ class Connection:
         """Copy a local file into the artifact folder `folder` (empty: the root)."""
         self._client.log_artifact(run_id, path, folder or None)
 
-    def reopen(self, run_id: str) -> None:
-        """Mark a run as running, and drop what told how it had ended."""
+    def reopen(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Mark a run as running, drop what told how it had ended, and set `tags`."""
         self._client.update_run(run_id, status="RUNNING")
         there = self._client.get_run(run_id).data.tags
-        for key in ("status", "stopped_by", "diverged", "diverged_at_samples", "reason"):
+        for key in _ENDING_TAGS:
             if key in there:
                 self._client.delete_tag(run_id, key)
+        self.log(run_id, tags={key: value for key, value in tags.items() if there.get(key) != value})
 
     def end(self, run_id: str, status: str, at_s: float) -> None:
         """Close a run with MLflow's `status`: FINISHED, FAILED or KILLED."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.config.trial import TrialSpec
+from orchestrator.config.trial import TrialSpec, canonical_hash
 
 # MLflow cuts longer values without a word.
 MAX_PARAM_LENGTH = 6000
@@ -107,6 +107,27 @@ def sweep_params_of(sweep_started: Record) -> dict[str, str]:
         **_family("space", spec.get("space", {})),
     }
     return _texts({**families, **values})
+
+
+def sweep_id_of(sweep_started: Record) -> str:
+    """The identity of a sweep, from the event that describes it."""
+    return canonical_hash(sweep_started)[:16]
+
+
+def described_after(description: Record | None, sweep_resumed: Record) -> dict[str, Any] | None:
+    """What describes a sweep for trials that start after it was taken on: software, hardware and source of now.
+
+    Args:
+        description: the event ``sweep_started``, or what this function made of it before; None if it is not known.
+        sweep_resumed: the event of that name.
+    """
+    if description is None:
+        return None
+    now = {name: sweep_resumed[name] for name in ("software", "hardware") if name in sweep_resumed}
+    source = (sweep_resumed.get("changed") or {}).get("task_source")
+    if source:
+        now["task_source"] = {**(description.get("task_source") or {}), "hash": source[1]}
+    return {**description, **now}
 
 
 def run_name(trial_started: Record) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from orchestrator.tracking.orders import Orders
 
 T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
+HURRIED_PAUSE_S = 0.2
 REFUSALS = 3
 
 # Answers of MLflow that the same request will get again.
@@ -33,7 +35,7 @@ class Patience:
 
     Args:
         alive: whether the server answers anything at all; a refusal only counts while it does.
-        stop: set when waiting must end.
+        orders: how much time there is.
         on_problem: gets a sentence when an action has to wait, and None when one worked.
         on_refused: gets a sentence when an action is given up.
     """
@@ -42,11 +44,11 @@ class Patience:
         self,
         *,
         alive: Callable[[], bool],
-        stop: threading.Event,
+        orders: Orders,
         on_problem: Callable[[str | None], None],
         on_refused: Callable[[str], None],
     ) -> None:
-        self._alive, self._stop = alive, stop
+        self._alive, self._orders = alive, orders
         self._on_problem, self._on_refused = on_problem, on_refused
 
     def __call__(self, what: str, action: Callable[[], T], *, upload: bool = False) -> T | None:
@@ -58,7 +60,7 @@ class Patience:
             upload: an artifact store fails in its own ways, so any error counts as a refusal there.
 
         Raises:
-            Abandoned: if `stop` is set while the action has not worked.
+            Abandoned: if there is no time left and the action has not worked.
         """
         pause, refusals = FIRST_PAUSE_S, 0
         while True:
@@ -74,7 +76,7 @@ class Patience:
                 self._on_refused(message)
                 return None
             self._on_problem(message)
-            if self._stop.wait(pause):
+            if self._orders.pause(min(pause, HURRIED_PAUSE_S) if self._orders.hurried else pause):
                 raise Abandoned(message)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 

@@ -8,13 +8,20 @@ from functools import partial
 
 import yaml
 
-from orchestrator.config.trial import Target, canonical_hash
+from orchestrator.config.trial import Target
 from orchestrator.tracking.cursor import Cursor, RunState
-from orchestrator.tracking.endings import SWEEP_STATUS, TRIAL_STATUS, ending_points, ending_tags
+from orchestrator.tracking.endings import SWEEP_STATUS, TRIAL_STATUS, ending_points, ending_tags, geometry
 from orchestrator.tracking.events import Event
 from orchestrator.tracking.mlflow_client import Connection, Point
-from orchestrator.tracking.params import params_of, run_name, sweep_params_of
+from orchestrator.tracking.params import described_after, params_of, run_name, shortened, sweep_id_of, sweep_params_of
 from orchestrator.tracking.patience import Patience
+from orchestrator.tracking.runs import Runs
+
+_WHY_TRIALS_END = {
+    "done": "the sweep ended first",
+    "failed": "the sweep failed first",
+    "interrupted": "the sweep was interrupted",
+}
 
 
 class Projection:
@@ -25,7 +32,8 @@ class Projection:
         persist: repeats a call until it works or is refused for good.
         cursor: what is known from before; changed in place.
         experiment: name of the MLflow experiment.
-        sweep_started: the event that described the sweep, if the cursor is past it.
+        maker: tags that say who made a run.
+        description: what described the sweep, as of the cursor; None if the cursor is before it.
     """
 
     def __init__(
@@ -35,11 +43,13 @@ class Projection:
         cursor: Cursor,
         *,
         experiment: str,
-        sweep_started: Event | None = None,
+        maker: Mapping[str, str],
+        description: Event | None = None,
     ) -> None:
         self._mlflow, self._persist, self._cursor = connection, persist, cursor
         self._experiment = experiment
-        self._sweep_started = sweep_started
+        self._description = description
+        self._runs = Runs(connection, persist, cursor, maker)
         self._points: dict[str, list[Point]] = {}
 
     def apply(self, event: Event) -> None:
@@ -50,7 +60,10 @@ class Projection:
             return
         handler = {
             "sweep_started": self._on_sweep_started,
+            "sweep_resumed": self._on_sweep_resumed,
             "trial_started": self._on_trial_started,
+            "trial_interrupted": self._on_trial_interrupted,
+            "trial_continued": self._on_trial_continued,
             "trial_ended": self._on_trial_ended,
             "trial_reused": self._on_trial_reused,
             "artifact": self._on_artifact,
@@ -66,45 +79,74 @@ class Projection:
             self._persist(f"metrics of run {run_id}", partial(self._mlflow.log, run_id, points=points))
         self._points = {}
 
-    def close_open_runs(self, status: str, at_s: float, *, parent_status: str = "KILLED", reason: str = "") -> None:
-        """Close what is still running: trials as KILLED, the sweep as `parent_status`, tagged with `status`."""
+    def close_early(self, at_s: float) -> None:
+        """Close what is running now, before the rest of the log is sent; see `Runs.close_early`."""
         self.flush()
-        for run in self._cursor.runs.values():
-            if run.open:
-                self._end(run.run_id, "KILLED", at_s, {"status": "killed", "reason": reason})
-                run.open = False
-        if self._cursor.parent_run_id and self._cursor.parent_open:
-            self._end(self._cursor.parent_run_id, parent_status, at_s, {"status": status})
-            self._cursor.parent_open = False
+        self._runs.close_early(at_s)
+
+    def close(self, at_s: float, reason: str) -> None:
+        """Close what the log left open."""
+        self.flush()
+        self._runs.close("killed", at_s, parent_status="KILLED", reason=reason)
 
     def _on_sweep_started(self, event: Event) -> None:
         cursor = self._cursor
         if cursor.parent_run_id is not None:
-            self._reopen_parent()
+            self._runs.reopen_sweep()
             return
-        self._sweep_started = event
-        cursor.sweep_id = canonical_hash(event)[:16]
+        self._description = event
+        cursor.sweep_id = sweep_id_of(event)
         cursor.experiment_id = self._persist(
             f"experiment {self._experiment!r}", lambda: self._mlflow.experiment(self._experiment)
         )
         tags = {"orchestrator.kind": "sweep", "orchestrator.sweep_id": cursor.sweep_id}
-        parent = self._create(event["name"], event["t"], tags)
+        parent = self._runs.create(event["name"], event["t"], tags)
         if parent is None:
             return
         cursor.parent_run_id, cursor.parent_open = parent, True
+        self._close_if_hurried(event)
         self._persist("params of the sweep", lambda: self._mlflow.log(parent, params=sweep_params_of(event)))
         self._upload(parent, yaml.safe_dump(event["spec"], sort_keys=False, allow_unicode=True), "spec.yaml")
         for name, text in (event.get("task_source") or {}).get("files", {}).items():
             self._upload(parent, text, f"task_source/{name}")
+
+    def _on_sweep_resumed(self, event: Event) -> None:
+        """Another process goes on; what is not as it was stands in tags, since params are written once."""
+        cursor, parent = self._cursor, self._cursor.parent_run_id
+        self._description = described_after(self._description, event)
+        if parent is None:
+            return
+        cursor.resumed += 1
+        self._runs.reopen_sweep()
+        changed = (event.get("changed") or {}).items()
+        tags = {f"changed/{name}": shortened(f"{before} -> {now}") for name, (before, now) in changed}
+        self._tag(parent, "resumption of the sweep", {"resumed": str(cursor.resumed), **tags})
+
+    def _on_trial_interrupted(self, event: Event) -> None:
+        run = self._cursor.run_of(event["trial"])
+        if run is None:
+            return
+        run.interrupted += 1
+        tags = {"interrupted": str(run.interrupted), "interrupted/reason": shortened(event.get("reason") or "")}
+        self._tag(run.run_id, f"interruption of {event['trial']}", tags)
+
+    def _on_trial_continued(self, event: Event) -> None:
+        run = self._cursor.run_of(event["trial"])
+        if run is None:
+            return
+        run.continued += 1
+        self._runs.reopen(run)
+        tags = {"continued": str(run.continued), **geometry(event.get("plan"), run.plan)}
+        self._tag(run.run_id, f"continuation of {event['trial']}", tags)
 
     def _on_trial_started(self, event: Event) -> None:
         cursor, key = self._cursor, event["key"]
         cursor.keys[event["trial"]] = key
         run = cursor.runs.get(key)
         if run is not None:
-            self._reopen(run)
+            self._runs.reopen(run)
             return
-        if cursor.parent_run_id is None or cursor.sweep_id is None or self._sweep_started is None:
+        if cursor.parent_run_id is None or cursor.sweep_id is None or self._description is None:
             return
         tags = {
             "orchestrator.kind": "trial",
@@ -116,12 +158,17 @@ class Projection:
         }
         if event.get("repeat_of"):
             tags["repeat_of"] = event["repeat_of"]
-        run_id = self._create(run_name(event), event["t"], tags)
+        self._runs.reopen_sweep()
+        run_id = self._runs.create(run_name(event), event["t"], tags)
         if run_id is None:
             return
         spec = event["spec"]
-        cursor.runs[key] = RunState(run_id=run_id, global_batch=spec["plan"]["global_batch"], target=spec.get("target"))
-        params = params_of(event, self._sweep_started)
+        plan = spec["plan"]
+        cursor.runs[key] = RunState(
+            run_id=run_id, global_batch=plan["global_batch"], target=spec.get("target"), plan=dict(plan)
+        )
+        self._close_if_hurried(event)
+        params = params_of(event, self._description)
         self._persist(f"params of {event['trial']}", lambda: self._mlflow.log(run_id, params=params))
         self._upload(run_id, json.dumps(spec, indent=1), "spec.json")
 
@@ -131,8 +178,7 @@ class Projection:
         # A trial that was started again repeats evaluations: the same by (trial key, samples seen).
         if run is None or step <= run.samples_seen:
             return
-        if not run.open:
-            self._reopen(run)
+        self._runs.reopen(run)
         values = {**event["metrics"], "updates": event["updates"], "train_seconds": event["train_seconds"]}
         if run.target and not run.target_reached and run.target["metric"] in values:
             run.target_reached = Target(**run.target).reached(values[run.target["metric"]])
@@ -146,17 +192,14 @@ class Projection:
         self._count(event["status"], event)
         if run is None:
             return
-        points = ending_points(event, run.global_batch)
-        self._persist(
-            f"end of {event['trial']}", lambda: self._mlflow.log(run.run_id, points=points, tags=ending_tags(event))
-        )
+        if not run.open:
+            self._runs.reopen(run)
+        points = ending_points(event, run.global_batch, run.samples_seen)
+        tags = {**ending_tags(event), **geometry((event.get("outcome") or {}).get("plan"), run.plan)}
+        self._persist(f"end of {event['trial']}", lambda: self._mlflow.log(run.run_id, points=points, tags=tags))
         if event.get("outcome"):
             self._upload(run.run_id, json.dumps(event["outcome"], indent=1), "outcome.json")
-        self._persist(
-            f"status of {event['trial']}",
-            lambda: self._mlflow.end(run.run_id, TRIAL_STATUS[event["status"]], event["t"]),
-        )
-        run.open = False
+        self._runs.end(run, TRIAL_STATUS[event["status"]], event["t"], event["trial"])
 
     def _on_trial_reused(self, event: Event) -> None:
         self._count("reused", event)
@@ -165,8 +208,7 @@ class Projection:
             return
         if event["trial"] not in run.reused_by:
             run.reused_by.append(event["trial"])
-        tags = {"reused_by": ", ".join(run.reused_by)}
-        self._persist(f"reuse of {event['of']}", lambda: self._mlflow.log(run.run_id, tags=tags))
+        self._tag(run.run_id, f"reuse of {event['of']}", {"reused_by": ", ".join(run.reused_by)})
 
     def _on_artifact(self, event: Event) -> None:
         parent = self._cursor.parent_run_id
@@ -178,40 +220,18 @@ class Projection:
             )
 
     def _on_sweep_ended(self, event: Event) -> None:
-        self.close_open_runs(
-            event["status"],
-            event["t"],
-            parent_status=SWEEP_STATUS[event["status"]],
-            reason="the sweep ended first",
-        )
+        status = event["status"]
+        self._runs.close(status, event["t"], parent_status=SWEEP_STATUS[status], reason=_WHY_TRIALS_END.get(status, ""))
 
-    def _create(self, name: str, at_s: float, tags: Mapping[str, str]) -> str | None:
-        identity = ("orchestrator.sweep_id", "orchestrator.kind", "orchestrator.trial_key")
-        known_by = [key for key in identity if key in tags]
-        experiment = self._cursor.experiment_id
-        if experiment is None:
-            return None
-        return self._persist(f"run {name!r}", lambda: self._mlflow.run(experiment, name, at_s, tags, known_by))
+    def _close_if_hurried(self, event: Event) -> None:
+        if self._runs.hurried:
+            self._runs.close_early(event["t"])
+
+    def _tag(self, run_id: str, what: str, tags: Mapping[str, str]) -> None:
+        self._persist(what, lambda: self._mlflow.log(run_id, tags=tags))
 
     def _upload(self, run_id: str, text: str, name: str) -> None:
         self._persist(f"artifact {name}", lambda: self._mlflow.log_text(run_id, text, name), upload=True)
-
-    def _reopen(self, run: RunState) -> None:
-        self._reopen_parent()
-        if not run.open:
-            self._persist(f"reopening run {run.run_id}", lambda: self._mlflow.reopen(run.run_id))
-            run.open = True
-
-    def _reopen_parent(self) -> None:
-        parent = self._cursor.parent_run_id
-        if parent is not None and not self._cursor.parent_open:
-            self._persist("reopening the sweep", lambda: self._mlflow.reopen(parent))
-            self._cursor.parent_open = True
-
-    def _end(self, run_id: str, status: str, at_s: float, tags: Mapping[str, str]) -> None:
-        said = {key: value for key, value in tags.items() if value}
-        self._persist(f"tags of run {run_id}", lambda: self._mlflow.log(run_id, tags=said))
-        self._persist(f"status of run {run_id}", lambda: self._mlflow.end(run_id, status, at_s))
 
     def _count(self, status: str, event: Event) -> None:
         """Counts of ended trials, on the parent run; their step is samples seen by all ended trials."""

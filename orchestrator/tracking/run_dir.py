@@ -10,6 +10,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from orchestrator.credentials import hide
 from orchestrator.errors import StorageError
 from orchestrator.mirror import mirrored, restore
 from orchestrator.storage import check_writable, join, open_output, probe_folder, read, refusal, write_atomically
@@ -100,12 +101,12 @@ class RunDir:
                 (self.local / name).write_bytes(read(join(self.uri, name)))
 
     def write(self, name: str, data: bytes | str) -> None:
-        """Write a whole file, atomically."""
-        write_atomically(join(self.uri, name), data.encode() if isinstance(data, str) else data)
+        """Write a whole file, atomically; credentials are taken out of a text."""
+        write_atomically(join(self.uri, name), hide(data).encode() if isinstance(data, str) else data)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write strict JSON, atomically."""
-        self.write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
+        self.write(name, json.dumps(hide(value), indent=2, allow_nan=False) + "\n")
 
     def publish(self) -> None:
         """Bring files that were written locally to where they belong; nothing to do for a local folder."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,13 +15,16 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from orchestrator.tracking.cursor import cursor_path, load_cursor
 from orchestrator.tracking.events import EventLog, read_lines
-from orchestrator.tracking.writer import Job
+from orchestrator.tracking.writer import SENT, SENT_UNSAVED, Job
 
 MOST_STARTS = 5
 _RESTART_PAUSE_S = 1.0
+# The writer ends this much earlier than it is killed, to end in order.
+_MARGIN_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,27 +36,34 @@ class Left:
         problem: what stood in the way, or None.
         dropped: what MLflow refused for good.
         log_path: the log, which has everything.
+        unsaved: why the writer could not keep its own files, or None.
     """
 
     events: int
     problem: str | None
     dropped: tuple[str, ...]
     log_path: str
+    unsaved: str | None = None
 
     @property
-    def nothing(self) -> bool:
+    def delivered(self) -> bool:
         """Whether MLflow has everything."""
         return not self.events and not self.dropped
 
+    @property
+    def nothing(self) -> bool:
+        """Whether MLflow has everything, and all went as it should."""
+        return self.delivered and self.unsaved is None
+
     def __str__(self) -> str:
-        if self.nothing:
-            return "MLflow has everything"
-        parts = []
+        parts = ["MLflow has everything"] if self.delivered else []
+        if self.unsaved:
+            parts.append(f"The MLflow writer could not keep its own files ({self.unsaved})")
         if self.events:
             because = f" ({self.problem})" if self.problem else ""
             parts.append(
                 f"MLflow has not received the last {self.events} events{because}; they are safe in {self.log_path}, "
-                f"and `python -m orchestrator.tracking.sync {Path(self.log_path).parent}` sends them"
+                f"and `python -m orchestrator.sync {Path(self.log_path).parent}` sends them"
             )
         if self.dropped:
             parts.append(f"MLflow refused {len(self.dropped)} things, first: {self.dropped[0]}")
@@ -79,6 +90,8 @@ class Tracker:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._starts = 0
+        self._deadline = math.inf
+        self._unlogged: str | None = None
         self._process = self._spawn()
         self._watch = threading.Thread(target=self._supervise, name="mlflow-writer-watch", daemon=True)
         self._watch.start()
@@ -105,25 +118,28 @@ class Tracker:
 
     def left(self) -> Left:
         """What MLflow does not have at this moment, as far as the writer has noted."""
-        cursor = load_cursor(self._cursor_path)
-        events = len(read_lines(self._log_path, cursor.offset)) if self._log_path.exists() else 0
+        cursor, code = load_cursor(self._cursor_path), self._process.poll()
+        rest = read_lines(self._log_path, cursor.offset) if self._log_path.exists() else []
+        events = 0 if code == SENT_UNSAVED else len(rest)
         return Left(
             events=events,
             problem=cursor.problem if events else None,
             dropped=tuple(cursor.dropped),
             log_path=os.fspath(self._log_path),
+            unsaved=f"{self._cursor_path} cannot be written" if code == SENT_UNSAVED else self._unlogged,
         )
 
     def close(self, timeout_s: float = 30.0) -> Left:
         """Wait until everything is sent, at most `timeout_s` seconds, then end the writer and say what is left.
 
-        Runs that the log left open are closed as KILLED. Closing twice is fine.
+        Runs that the log left open are closed as KILLED; if there is little time, that comes before the rest is sent.
+        What is not sent stays in the log. Closing twice is fine.
         """
-        deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closing.set()
+            self._deadline = min(self._deadline, time.monotonic() + timeout_s)
             self._say_close(self._process)
-        self._watch.join(max(0.0, deadline - time.monotonic()))
+        self._watch.join(max(0.0, self._deadline - time.monotonic()))
         with self._lock:
             self._starts = MOST_STARTS
             if self._process.poll() is None:
@@ -135,7 +151,7 @@ class Tracker:
         while True:
             code = self._process.wait()
             with self._lock:
-                if code == 0 or self._starts >= MOST_STARTS:
+                if code in (SENT, SENT_UNSAVED) or self._starts >= MOST_STARTS:
                     return
             time.sleep(_RESTART_PAUSE_S)
             with self._lock:
@@ -147,7 +163,7 @@ class Tracker:
 
     def _spawn(self) -> subprocess.Popen[str]:
         self._starts += 1
-        with self._log_path.with_name("mlflow_writer.log").open("a") as output:
+        with self._output() as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator.tracking.writer"],
                 stdin=subprocess.PIPE,
@@ -155,7 +171,7 @@ class Tracker:
                 stderr=output,
                 text=True,
                 env=_environment(),
-                # Ctrl-C reaches the driver alone, which then drains the writer.
+                # Ctrl-C reaches the driver alone, which then drains the writer; `ray job stop` finds it all the same.
                 start_new_session=True,
             )
         assert process.stdin is not None
@@ -164,12 +180,21 @@ class Tracker:
         process.stdin.flush()
         return process
 
-    @staticmethod
-    def _say_close(process: subprocess.Popen[str]) -> None:
+    def _output(self) -> IO[str]:
+        """Where the writer's own words go; a full disk must cost these and nothing else."""
+        path = self._log_path.with_name("mlflow_writer.log")
+        try:
+            return path.open("a")
+        except OSError as error:
+            self._unlogged = f"{path}: {error.strerror}"
+            return open(os.devnull, "w")
+
+    def _say_close(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
+        left_s = max(0.0, self._deadline - time.monotonic() - _MARGIN_S)
         try:
             if not process.stdin.closed:
-                process.stdin.write("close\n")
+                process.stdin.write(f"close {left_s:.3f}\n")
                 process.stdin.close()
         except BrokenPipeError:
             pass
@@ -187,4 +212,6 @@ def _environment() -> dict[str, str]:
         "MLFLOW_LOGGING_LEVEL": "ERROR",
         # The writer retries on its own: MLflow's retry of a create call whose answer was lost makes a second run.
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        # It would print the server's address with its password at the end of each run, after asking for the run again.
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     }

@@ -17,6 +17,9 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from orchestrator.credentials import MASK, hide
+from orchestrator.credentials import is_masked as is_masked
+from orchestrator.credentials import mask as mask
 from orchestrator.errors import TrackingError
 from orchestrator.storage import probe_folder
 
@@ -24,42 +27,43 @@ DEFAULT_DATABASE = "mlflow.db"
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 MANAGED = ("databricks", "databricks-uc", "uc")
 
-_SECRET_QUERY = re.compile(r"(?i)\b(password|passwd|pwd|token|secret|access_key|api_key)=[^&\s]*")
-
-
-def mask(uri: str) -> str:
-    """`uri` without its user name, password, and secrets in its query."""
-    return _SECRET_QUERY.sub(r"\1=***", re.sub(r"://[^/@\s]+@", "://***@", uri))
-
 
 def scrub(text: str, uri: str) -> str:
-    """`text` of a message, without what `mask` hides of `uri`."""
+    """`text` of a message, without what `mask` hides of `uri` and without the environment's secrets."""
     try:
-        parts = urllib.parse.urlsplit(uri)
+        user_info = urllib.parse.urlsplit(uri).netloc.rpartition("@")[0]
     except ValueError:  # an address that cannot be taken apart
-        return mask(text)
-    secrets = [parts.netloc.rpartition("@")[0], parts.password, *(m.group(0) for m in _SECRET_QUERY.finditer(uri))]
-    for secret in filter(None, secrets):
-        text = text.replace(secret, "***").replace(urllib.parse.unquote(secret), "***")
-    return mask(text)
+        user_info = ""
+    given = [user_info, user_info.partition(":")[2], *(value for _, value in _query(uri) if value not in mask(uri))]
+    for secret in filter(None, given):
+        text = text.replace(secret, MASK).replace(urllib.parse.unquote(secret), MASK)
+    return str(hide(text))
 
 
 def check_uri(uri: str | None, cwd: str | Path, *, timeout_s: float = 5.0, make: bool = True) -> str:
     """The tracking URI to use, absolute and proven usable as far as that is cheap.
 
     Args:
-        uri: as configured; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db`` in `cwd`.
+        uri: as configured; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db`` in `cwd`. One that was
+            masked when it was written down takes ``MLFLOW_TRACKING_URI`` if that is the same address.
         cwd: the project folder, which relative paths start from.
         timeout_s: how long a server may take to answer.
         make: whether the folder of an SQLite database is made, if it is missing.
 
     Raises:
-        TrackingError: for a folder store, an unknown scheme, a database that cannot be written, or a server that
-            does not answer. Credentials in the URI do not appear in it.
+        TrackingError: for a folder store, an unknown scheme, a database that cannot be written, a server that does
+            not answer, or a masked address. Credentials in the URI do not appear in it.
     """
-    key = "tracking.uri"
-    if uri is None and (uri := os.environ.get("MLFLOW_TRACKING_URI")):
-        key = "MLFLOW_TRACKING_URI"
+    key, given = "tracking.uri", os.environ.get("MLFLOW_TRACKING_URI")
+    if given and (uri is None or (is_masked(uri) and _place(given) == _place(uri))):
+        key, uri = "MLFLOW_TRACKING_URI", given
+    if uri is not None and is_masked(uri):
+        raise TrackingError(
+            "the address lost its credentials when it was written down",
+            key=key,
+            value=uri,
+            remedy="give it again with MLFLOW_TRACKING_URI or --set tracking.uri=...",
+        )
     uri = uri or f"sqlite:///{DEFAULT_DATABASE}"
     scheme, separator, _ = uri.partition(":")
     scheme = scheme.lower()
@@ -102,6 +106,16 @@ def sqlite_path(uri: str) -> Path | None:
     if uri.partition(":")[0].partition("+")[0].lower() != "sqlite":
         return None
     return Path(uri.partition(":///")[2].partition("?")[0])
+
+
+def _query(uri: str) -> list[tuple[str, str]]:
+    pairs = (part.partition("=") for part in uri.partition("?")[2].split("&"))
+    return [(name, value) for name, _, value in pairs]
+
+
+def _place(uri: str) -> str:
+    """What an address names, whoever asks for it."""
+    return re.sub(r"://[^/]*@", "://", mask(uri)).partition("?")[0].rstrip("/")
 
 
 def _folder_store(uri: str, key: str) -> TrackingError:

@@ -69,6 +69,10 @@ class Server:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         with (self._folder / "server.log").open("ab") as output:
             self._process = subprocess.Popen(

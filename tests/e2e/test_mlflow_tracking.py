@@ -11,7 +11,7 @@ import pytest
 from mlflow_server import Database, Server, free_port, wait_until
 from tracking_samples import Sweep
 
-from orchestrator.tracking import sync
+from orchestrator import sync
 from orchestrator.tracking.cursor import cursor_path, load_cursor
 from orchestrator.tracking.events import EventLog, read_events
 from orchestrator.tracking.tracker import Tracker
@@ -104,8 +104,8 @@ def test_a_server_that_never_answers_costs_the_timeout_and_sync_sends_the_rest(
         assert left == tracker.close(timeout_s=1)
     assert left.events == len(read_events(log.path)) == 9
     assert not left.nothing
-    assert "the last 9 events (experiment 'unused': MlflowException" in str(left)
-    assert f"python -m orchestrator.tracking.sync {tmp_path / 'run'}" in str(left)
+    assert "the last 9 events (a look for runs left open: MlflowException" in str(left)
+    assert f"python -m orchestrator.sync {tmp_path / 'run'}" in str(left)
     for file in (tmp_path / "run").iterdir():
         assert "secret" not in file.read_text()
 

@@ -38,11 +38,18 @@ def test_a_sweep_leaves_exactly_the_keys_of_the_schema(project: Project, sweep: 
     sweep.log.append("trial_reused", trial="t0005", number=5, params={}, of="t0001", value=0.9)
     (tmp_path / "figure.png").write_bytes(b"png")
     sweep.log.append("artifact", path=str(tmp_path / "figure.png"), folder="figures")
+    sweep.resume(torch=["2.13.0", "2.14.0"])
+    sweep.trial(6)
+    sweep.interrupt("t0006")
+    sweep.go_on("t0006", 4000, world_size=1, accumulation=2)
+    sweep.evaluate("t0006", 2, **{"geometry/world_size": 1, "geometry/accumulation": 2, "geometry/micro_batch": 8})
+    plan = {"micro_batch": 8, "accumulation": 2, "world_size": 1}
+    sweep.end("t0006", outcome={"plan": plan, "resumed_from": 4000})
     sweep.log.append("sweep_ended", status="done")
     project.send(sweep.log.path)
 
     trials = list(project.trials().values())
-    assert len(trials) == 5
+    assert len(trials) == 6
     used: set[tuple[str, str, str]] = set()
     for scope, runs in (("trial", trials), ("sweep", [project.parent()])):
         for run in runs:
@@ -59,8 +66,13 @@ def test_a_sweep_leaves_exactly_the_keys_of_the_schema(project: Project, sweep: 
                 assert not missing, f"{kind}s of a {scope} that are missing: {missing}"
                 used |= {(kind, scope, find_key(kind, scope, name).name) for name in names}
     known = {(key.kind, key.scope, key.name) for key in schema.KEYS}
-    # What this sweep had no reason to write: other measurements on training data, an early end at the target.
-    assert known - used == {("metric", "trial", "train/*"), ("metric", "sweep", "trials/target_reached")}
+    # What this sweep had no reason to write: other measurements on training data, an early end at the target, and why
+    # another start had to close it.
+    assert known - used == {
+        ("metric", "trial", "train/*"),
+        ("metric", "sweep", "trials/target_reached"),
+        ("tag", "sweep", "reason"),
+    }
 
 
 def test_the_schema_does_not_know_everything() -> None:

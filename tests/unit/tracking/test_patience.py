@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import threading
-
 import pytest
 
+from orchestrator.tracking.orders import Orders
 from orchestrator.tracking.patience import REFUSALS, Abandoned, Patience
 
 
@@ -19,7 +18,7 @@ class Server:
     def __init__(self, error: Exception, failures: int) -> None:
         self.error, self.failures, self.calls = error, failures, 0
         self.alive = True
-        self.stop = threading.Event()
+        self.orders = Orders()
         self.problems: list[str | None] = []
         self.refusals: list[str] = []
 
@@ -32,7 +31,7 @@ class Server:
     def persist(self, *, upload: bool = False) -> str | None:
         patience = Patience(
             alive=lambda: self.alive,
-            stop=self.stop,
+            orders=self.orders,
             on_problem=self.problems.append,
             on_refused=self.refusals.append,
         )
@@ -73,7 +72,7 @@ def test_an_upload_is_not_given_up_while_the_server_is_away() -> None:
 
 def test_waiting_ends_when_the_writer_must_stop() -> None:
     server = Server(ConnectionError("refused"), failures=100)
-    server.stop.set()
+    server.orders.stop_within(0.0)
     with pytest.raises(Abandoned, match="refused"):
         server.persist()
     assert server.calls == 1

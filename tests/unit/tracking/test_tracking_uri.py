@@ -166,3 +166,28 @@ def test_credentials_are_masked_everywhere() -> None:
     for secret in ("p@ss", "p%40ss", "hush"):
         assert secret not in told
     assert mask("http://host:5000") == "http://host:5000"
+
+
+MASKED = "http://***@127.0.0.1:{port}/prefix"
+
+
+@pytest.mark.parametrize("given", [None, "http://me:s%40crit@elsewhere:5000"])
+def test_a_masked_address_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    if given:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
+    else:
+        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(TrackingError, match=r"MLFLOW_TRACKING_URI or --set tracking.uri=") as refused:
+        check_uri(MASKED.format(port=5000), tmp_path)
+    assert refused.value.key == "tracking.uri"
+
+
+@pytest.mark.parametrize("user", ["me:s%40crit@", ""])
+def test_a_masked_address_takes_the_environment_s_if_it_names_the_same_place(
+    tmp_path: Path, server: tuple[str, type[_Handler]], monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    uri = f"http://{user}{server[0]}/prefix/"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert check_uri(MASKED.format(port=server[0].rpartition(":")[2]), tmp_path) == uri

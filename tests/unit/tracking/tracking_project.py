@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.tracking.orders import Orders
 from orchestrator.tracking.writer import Job, Writer
 
 if TYPE_CHECKING:
@@ -21,12 +22,16 @@ class Project:
         self.uri = f"sqlite:///{database}"
         self.client = MlflowClient(tracking_uri=self.uri)
 
-    def send(self, log_path: Path) -> bool:
+    def send(self, log_path: Path, *, within_s: float = math.inf) -> bool:
         """Everything in the log, in this process."""
-        complete = threading.Event()
-        complete.set()
-        job = Job(path=str(log_path), uri=self.uri, experiment="digits")
-        return Writer(job, complete=complete, stop=threading.Event()).run()
+        return self.writer(log_path, within_s=within_s).run()
+
+    def writer(self, log_path: Path, *, within_s: float = math.inf) -> Writer:
+        """A writer of a log that is complete."""
+        orders = Orders()
+        orders.complete.set()
+        orders.stop_within(within_s)
+        return Writer(Job(path=str(log_path), uri=self.uri, experiment="digits"), orders)
 
     def runs(self, where: str = "") -> list[Run]:
         experiment = self.client.get_experiment_by_name("digits")

@@ -83,6 +83,21 @@ class Sweep:
         }
         self.log.append("sweep_started", **{**started, **changes})
 
+    def resume(self, **changed: list[Any]) -> None:
+        """Another process takes the sweep on; `changed` is what is not as it was."""
+        software = {**software_versions(), **{name: now for name, (_, now) in changed.items()}}
+        hardware = {"device": "cpu", "count": 2, "nodes": 1}
+        self.log.append("sweep_resumed", software=software, hardware=hardware, changed=changed)
+
+    def interrupt(self, trial: str, reason: str = "gang 0 restarted", breaks: int = 1) -> None:
+        self.log.append("trial_interrupted", trial=trial, reason=reason, breaks=breaks)
+
+    def go_on(self, trial: str, from_samples: int, **split: int) -> None:
+        """A gang goes on with a trial; `split` is what is not as the trial's spec says."""
+        plan = {name: getattr(self.specs[trial].plan, name) for name in ("micro_batch", "accumulation", "world_size")}
+        fields = {"from_samples": from_samples, "plan": {**plan, **split}, "reason": "gang 0 restarted"}
+        self.log.append("trial_continued", trial=trial, **fields)
+
     def trial(self, number: int, spec: TrialSpec | None = None, **changes: Any) -> str:
         spec = spec or trial_spec(global_batch=16 * 2 ** (number % 3), peak=0.05 * (number + 1))
         trial = f"t{number:04d}"
