@@ -251,7 +251,7 @@ class Experiment:
                 metric=self.objective.metric,
                 mode=self.objective.mode,
             ),
-            open_journal=functools.partial(EventLog, self.run_dir.events),
+            open_journal=functools.partial(EventLog, self.run_dir.events, self.run_dir.mirror_uri),
             score=self.objective.score,
             storage=str(self._scratch),
             known=self.past.known() if self.past else None,

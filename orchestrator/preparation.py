@@ -12,7 +12,8 @@ from typing import Any
 
 from orchestrator.cluster.capacity import Node, count_gangs, workers_on
 from orchestrator.cluster.memory import check_memory
-from orchestrator.cluster.session import connect, is_local, local_node
+from orchestrator.cluster.session import Session, connect, is_local, local_node
+from orchestrator.cluster.shared_storage import check_shared
 from orchestrator.config.check import Facts, check_spec
 from orchestrator.config.check_task import task_options
 from orchestrator.config.load import Loaded, source_of, spec_from_dict
@@ -75,6 +76,15 @@ class Prepared:
                 task=spec.task.name,
                 file=self.file,
             )
+
+    def check_storage(self, out: str, session: Session) -> None:
+        """Refuse a run directory that some node which may train does not reach, if trials leave checkpoints there.
+
+        Raises:
+            StorageError: names the nodes.
+        """
+        if self.spec.checkpoint.every_s is not None:
+            check_shared(out, session, _per_worker(self.spec))
 
     @property
     def modules(self) -> tuple[str, ...]:

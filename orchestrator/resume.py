@@ -56,8 +56,10 @@ def resume(folder: str, overrides: Sequence[str]) -> int:
         with Console(sys.stdout) as console:
             console.finish(json.loads((run_dir.local / "summary.json").read_text()), run_dir.uri)
         return 0
-    with contextlib.nullcontext() if is_local() else connect(prepared.modules):
+    with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         _wait_for_resources(prepared)
+        if session is not None:
+            prepared.check_storage(folder, session)
         sweep(prepared, folder, past=past if past.started else None, overrides=overrides)
     return 0
 

@@ -81,14 +81,16 @@ def _run(args: argparse.Namespace) -> int:
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
     prepared = prepare(loaded, file=file, out=out)
     # A cluster is asked what it holds, and stays connected; a Ray of our own is started only when all is checked.
-    with contextlib.nullcontext() if is_local() else connect(prepared.modules):
+    with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         prepared.check_resources()
         if args.dry_run:
             from orchestrator.report.console import print_plan
 
             print_plan(prepared.plan(out))
-        else:
-            sweep(prepared, out)
+            return 0
+        if session is not None:
+            prepared.check_storage(out, session)
+        sweep(prepared, out)
     return 0
 
 
@@ -139,9 +141,10 @@ def _search(prepared: Prepared, experiment: Experiment) -> list[str]:
     from orchestrator.search.tuner import run_search
 
     spec, objective, pool, past = prepared.spec, prepared.objective, experiment.pool, experiment.past
+    run_dir = experiment.run_dir
     reused = past.reused if past else set()
     searcher = StudySearcher(
-        study=open_study(experiment.run_dir.local / "study.journal", spec.name, objective),
+        study=open_study(run_dir.study, spec.name, objective, run_dir.mirror_uri),
         space=spec.space,
         resolve=prepared.resolve,
         objective=objective,

@@ -13,10 +13,11 @@ _TYPE = "accelerator_type:"
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node's name and its resources, as Ray counts them (``CPU``, ``GPU``, ``memory`` in bytes, ...)."""
+    """A node's name, its resources as Ray counts them (``CPU``, ``GPU``, ``memory`` in bytes, ...), and Ray's id."""
 
     name: str
     resources: Mapping[str, float]
+    node_id: str = ""
 
 
 def workers_on(node: Node, per_worker: Mapping[str, float]) -> int:

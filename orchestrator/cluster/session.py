@@ -97,7 +97,7 @@ def free_nodes() -> tuple[Node, ...]:
     """The living nodes with what is free on them at this moment; those about to be taken away are left out."""
     free, going = ray._private.state.available_resources_per_node(), draining()
     return tuple(
-        Node(name=node["NodeManagerAddress"], resources=free.get(node["NodeID"], {}))
+        Node(name=node["NodeManagerAddress"], resources=free.get(node["NodeID"], {}), node_id=node["NodeID"])
         for node in ray.nodes()
         if node["Alive"] and node["NodeID"] not in going
     )

@@ -29,6 +29,7 @@ from orchestrator.config.space import Parameter
 from orchestrator.config.trial import TrialSpec
 from orchestrator.credentials import hide
 from orchestrator.errors import ConfigError
+from orchestrator.mirror import Mirror
 from orchestrator.search.objective import Objective
 from orchestrator.search.samplers import canonical, cells, make_sampler, untried
 from orchestrator.search.space import decode, to_distribution
@@ -45,15 +46,28 @@ _AHEAD = {"gp": 1}
 logger = logging.getLogger(__name__)
 
 
-def open_study(path: Path, name: str, objective: Objective) -> optuna.Study:
+class _Mirrored(JournalFileBackend):
+    """A study's file whose every line is on another filesystem as well before it counts."""
+
+    def __init__(self, path: Path, uri: str) -> None:
+        super().__init__(str(path))
+        self._mirror = Mirror(path, uri, sent=path.stat().st_size)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        super().append_logs(logs)
+        self._mirror.push()
+
+
+def open_study(path: Path, name: str, objective: Objective, mirror_uri: str | None = None) -> optuna.Study:
     """The persistent study in the journal file at `path`: optuna-dashboard reads it, also while the sweep runs.
 
-    The caller is its only writer: what one that was killed left half done (a lock, a torn last line) is cleared away.
+    With `mirror_uri`, a folder on another filesystem holds each line of it too. The caller is its only writer: what one
+    that was killed left half done (a lock, a torn last line) is cleared away.
     """
     path.with_name(path.name + LOCK_FILE_SUFFIX).unlink(missing_ok=True)
     if path.exists() and not (whole := path.read_bytes()).endswith(b"\n"):
         os.truncate(path, whole.rfind(b"\n") + 1)
-    storage = JournalStorage(JournalFileBackend(str(path)))
+    storage = JournalStorage(_Mirrored(path, mirror_uri) if mirror_uri else JournalFileBackend(str(path)))
     return optuna.create_study(
         storage=storage, study_name=name, directions=list(objective.directions), load_if_exists=True
     )

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.credentials import hide, secrets_of
 from orchestrator.errors import StorageError
+from orchestrator.mirror import Mirror
 
 SCHEMA_VERSION = 1
 
@@ -36,11 +37,16 @@ class EventLog:
     A last line that was cut off by a crash is removed on opening: it was never acknowledged. Credentials are taken out
     of every text: what is made from the log cannot show them.
 
+    Args:
+        path: the local file.
+        mirror_uri: a folder on another filesystem where each event is kept as well before it counts as durable; what
+            the file holds already must be there.
+
     Raises:
         StorageError: if the file cannot be opened, is open for appending elsewhere, or is broken before its last line.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, mirror_uri: str | None = None) -> None:
         self.path = Path(path).absolute()
         self._lock = threading.RLock()
         self._secrets = secrets_of(os.environ)
@@ -51,6 +57,7 @@ class EventLog:
             self._size = _end_of_whole_lines(self.path)
             os.ftruncate(self._fd, self._size)
             _sync_folder(self.path.parent)
+            self._mirror = mirror_uri and Mirror(self.path, mirror_uri, sent=self._size)
         except OSError as error:
             raise StorageError(
                 f"the record of the sweep must be writable ({error.strerror})",
@@ -110,11 +117,14 @@ class EventLog:
             while view:
                 view = view[os.write(self._fd, view) :]
             os.fsync(self._fd)
-        except OSError as error:
+            if self._mirror:
+                self._mirror.push()
+        except (OSError, StorageError) as error:
             if self._fd >= 0:
                 os.ftruncate(self._fd, self._size)
+            cause = error.strerror if isinstance(error, OSError) else error
             raise StorageError(
-                f"the record of the sweep must stay writable ({error.strerror})",
+                f"the record of the sweep must stay writable ({cause})",
                 value=str(self.path),
                 remedy="free space on its disk, then run the same command again",
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -11,9 +12,12 @@ from pyarrow import fs
 
 from orchestrator.credentials import hide
 from orchestrator.errors import StorageError
-from orchestrator.storage import check_writable, join, open_output, probe_folder, refusal, write_atomically
+from orchestrator.mirror import mirrored, restore
+from orchestrator.storage import check_writable, join, open_output, probe_folder, read, refusal, write_atomically
 
 EVENTS = "events.jsonl"
+STUDY = "study.journal"
+GROWING = (EVENTS, STUDY)
 
 
 def check_free(uri: str) -> None:
@@ -45,7 +49,8 @@ def holds_run(uri: str) -> bool:
     """
     filesystem, path = open_output(uri)
     try:
-        return bool(filesystem.get_file_info(f"{path}/{EVENTS}").type != fs.FileType.NotFound)
+        there = filesystem.get_file_info(f"{path}/{EVENTS}").type != fs.FileType.NotFound
+        return bool(there) or mirrored(uri, EVENTS)
     except OSError:
         return False  # nothing is known; making the folder will tell
 
@@ -69,11 +74,31 @@ class RunDir:
         self.is_local = isinstance(filesystem, fs.LocalFileSystem)
         self.uri = path if self.is_local else uri
         self.local = Path(path) if self.is_local else Path(tempfile.mkdtemp(prefix="orchestrator-run-"))
+        if taken_on and not self.is_local:
+            self._fetch()
 
     @property
     def events(self) -> Path:
         """The live event log."""
         return self.local / EVENTS
+
+    @property
+    def study(self) -> Path:
+        """The live file of the Optuna study."""
+        return self.local / STUDY
+
+    @property
+    def mirror_uri(self) -> str | None:
+        """Where growing files are kept as well while the run lasts, if the folder is not local."""
+        return None if self.is_local else self.uri
+
+    def _fetch(self) -> None:
+        """Bring here what an earlier process left."""
+        for name in GROWING:
+            restore(self.uri, self.local / name)
+        for name in ("spec.yaml", "summary.json"):
+            with contextlib.suppress(FileNotFoundError):
+                (self.local / name).write_bytes(read(join(self.uri, name)))
 
     def write(self, name: str, data: bytes | str) -> None:
         """Write a whole file, atomically; credentials are taken out of a text."""

@@ -20,12 +20,13 @@ ALLOWED = {
     "errors": set(),
     "theory": {"errors"},
     "storage": {"errors"},
+    "mirror": {"errors", "storage"},
     "config": {"errors", "theory"},
     "training": {"errors", "theory", "config", "storage"},
     "tasks": {"errors", "theory", "config", "training"},
     "cluster": {"errors", "theory", "config", "storage", "training", "tasks"},
-    "search": {"errors", "theory", "config", "training", "tasks"},
-    "tracking": {"errors", "theory", "config", "storage", "training", "tasks"},
+    "search": {"errors", "theory", "config", "training", "tasks", "mirror"},
+    "tracking": {"errors", "theory", "config", "storage", "mirror", "training", "tasks"},
     "report": {"errors", "theory", "config", "storage", "training", "tasks", "search", "tracking"},
 }
 FORBIDDEN = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator import submit, sweep
+from orchestrator import submit, sweep, sync
 from orchestrator.config.load import spec_from_dict
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,12 @@ COMMANDS = [line.strip() for block in blocks("bash") for line in block.splitline
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_runs(
-    command: str, tmp_path: Path, tracking_uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    tracking_uri: str,
+    digits: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Sweeps and submissions run as far as ``--dry-run`` goes; other tests run them to their end."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
@@ -35,6 +40,12 @@ def test_every_command_runs(
         case ["make", target]:
             planned = subprocess.run(["make", "--dry-run", target], capture_output=True, text=True, check=True).stdout
             assert {"sweep": "-m orchestrator.sweep", "test": "-m pytest"}[target] in planned
+        case ["python", "-m", "orchestrator.sweep", "--resume", _]:
+            assert sweep.main(["--resume", str(digits)]) == 0
+            assert capsys.readouterr().out.splitlines()[-1] == str(digits)
+        case ["python", "-m", "orchestrator.sync", _]:
+            monkeypatch.delenv("MLFLOW_TRACKING_URI")
+            assert sync.main([str(digits)]) == 0
         case ["python", "-m", "orchestrator.sweep", *argv]:
             argv += [word for word in ("--dry-run",) if word not in argv]
             assert sweep.main(argv if "--out" in argv else [*argv, "--out", str(tmp_path / "run")]) == 0
