@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -19,6 +19,7 @@ import ray.train
 import torch
 
 from orchestrator.cluster.orders import Orders
+from orchestrator.cluster.snapshot import imported_first
 from orchestrator.cluster.watchdog import Watchdog
 from orchestrator.config.trial import Mode, TrialSpec
 from orchestrator.storage import join
@@ -42,6 +43,7 @@ class WorkerSettings:
     `import_paths` are the driver's, so that a task is found where the user's command found it; `warm_up` is a trial
     spec to be tried briefly at the start. `checkpoints` is the folder of all trials' checkpoints, None to make none;
     with `keep_best`, the best by `metric` and `mode` stays. After `hang_timeout_s` without progress a worker ends.
+    `task_files` are the task's source, by path, where it is not the one that is installed.
     """
 
     gang: int
@@ -57,6 +59,7 @@ class WorkerSettings:
     keep_best: bool = True
     metric: str = "val/loss"
     mode: Mode = "min"
+    task_files: dict[str, str] = field(default_factory=dict)
 
     def checkpoints_of(self, trial: str) -> Checkpoints | None:
         """Where and how often a trial leaves checkpoints."""
@@ -82,10 +85,11 @@ def gang_main(config: dict[str, Any]) -> None:
     world_size = ray.train.get_context().get_world_size()
     group: Group = ProcessGroup(device) if world_size > 1 else Solo(device)
     workers = group.gather_objects(_about(group))
-    try:
-        _serve(settings, mailbox, group, workers)
-    finally:
-        close_pools()
+    with imported_first(settings.task_files):
+        try:
+            _serve(settings, mailbox, group, workers)
+        finally:
+            close_pools()
 
 
 def _serve(settings: WorkerSettings, mailbox: Any, group: Group, workers: list[dict[str, Any]]) -> None:

@@ -114,7 +114,7 @@ def sweep_id_of(sweep_started: Record) -> str:
 
 
 def described_after(description: Record | None, sweep_resumed: Record) -> dict[str, Any] | None:
-    """What describes a sweep for trials that start after it was taken on: software, hardware, source and cluster of now.
+    """What describes a sweep for trials that start after it was taken on: with what is so now.
 
     Args:
         description: the event ``sweep_started``, or what this function made of it before; None if it is not known.
