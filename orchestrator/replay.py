@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from orchestrator.credentials import hide, mask
 from orchestrator.errors import OrchestratorError, RefusedError, TrackingError, TrialError
+from orchestrator.replay_verdict import judge
 from orchestrator.storage import check_writable, join, write_atomically
-from orchestrator.tracking.comparison import AT_THE_END, OF_THE_SPLIT, Comparison, compare, history_of
 from orchestrator.tracking.record import TrialRecord, read_record, trials_of
 from orchestrator.tracking.run_dir import check_free
 from orchestrator.tracking.uri import check_uri
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from orchestrator.config.trial import TrialSpec
     from orchestrator.replay_checks import Difference
     from orchestrator.replay_training import Trained
+    from orchestrator.tracking.comparison import Comparison
 
 SCHEMA_VERSION = 1
-SPLIT_TOLERANCE = 1e-5  # relative, where another split of the batch makes other sums
 PROGRESS_EVERY_S = 30.0
 
 
@@ -134,38 +134,14 @@ class _Replay:
                     stop_at_samples=math.inf if record.is_whole else record.evaluations[-1],
                     on_evaluation=lambda evaluation: self._progress(evaluation, record.evaluations[-1]),
                 )
-        outcome = trained.outcome or {}
-        if outcome.get("status") == "failed" and record.status != "failed":
-            raise TrialError(f"the replay failed, and the run had not: {outcome['reason']}")
+        if trained.outcome["status"] == "failed" and record.status != "failed":
+            raise TrialError(f"the replay failed, and the run had not: {trained.outcome['reason']}")
         return trained
 
     def _compare(self, record: TrialRecord, trained: Trained) -> Comparison:
-        outcome, without = trained.outcome or {}, []
-        last = record.evaluations[-1]
-        if record.is_whole:
-            if outcome.get("status") != record.status:
-                self._note(f"the run ended as {record.status}, and the replay as {outcome.get('status')}")
-        else:
-            self._note(f"the run was not trained to its end ({record.status}): compared up to its last evaluation")
-            # What is told at the end is of the same samples only if both ended at the same ones.
-            without += [] if outcome.get("samples_seen") == last else list(AT_THE_END)
-            without += [] if "early_grad_norm" in record.history else ["early_grad_norm"]
-        tolerance = 0.0
-        if record.other_split:
-            tolerance = SPLIT_TOLERANCE
-            without += OF_THE_SPLIT
-            self._note(
-                f"the run went on with its batch split otherwise ({record.other_split}), which makes other sums: bits "
-                f"cannot be expected, a relative difference of {tolerance:g} is allowed, and metrics that depend on "
-                "the split are left out"
-            )
-        comparison = compare(
-            record.history,
-            history_of(trained.evaluations, trained.outcome, record.spec["plan"]["global_batch"]),
-            up_to_samples=math.inf if record.is_whole else last,
-            without=without,
-            tolerance=tolerance,
-        )
+        comparison, notes = judge(record, trained)
+        for note in notes:
+            self._note(note)
         if not comparison.holds and self._differences:
             self._note(f"what is not as recorded may be why: {', '.join(d.name for d in self._differences)}")
         return comparison

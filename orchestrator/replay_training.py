@@ -10,15 +10,18 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cluster.capacity import Node, count_gangs, workers_on
 from orchestrator.cluster.session import Session
 from orchestrator.config.trial import TrialSpec
-from orchestrator.errors import RefusedError
+from orchestrator.errors import GangError, RefusedError
 from orchestrator.report.quiet import quiet
 from orchestrator.tracking.events import EventLog
 from orchestrator.tracking.record import TrialRecord
+
+if TYPE_CHECKING:
+    from orchestrator.cluster.pool import Pool
 
 TRIAL = "replay"
 _LEAST_CPUS = 0.01
@@ -65,10 +68,10 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What the gang told: evaluations in order, and the outcome; None for one that was cut."""
+    """What the gang told: evaluations in order, and the outcome."""
 
     evaluations: tuple[dict[str, Any], ...]
-    outcome: dict[str, Any] | None
+    outcome: dict[str, Any]
 
 
 def train_again(
@@ -123,7 +126,7 @@ def _train(
     on_evaluation: Callable[[Mapping[str, Any]], None],
 ) -> Trained:
     # Ray Train takes seconds to import, which a refusal need not wait for.
-    import ray
+    from ray.exceptions import RayError
 
     from orchestrator.cluster.gang import GangShape
     from orchestrator.cluster.pool import Pool
@@ -147,23 +150,36 @@ def _train(
         score=_no_value,
         storage=folder,
     )
-    evaluations: list[dict[str, Any]] = []
     with pool:
-        info = {"key": spec.key, "phase": TRIAL, "number": 0, "params": {}, "repeat_of": None}
-        ray.get(pool.mailbox.submit.remote(TRIAL, spec.to_dict(), info))
-        seen = -1
-        while True:
-            message = ray.get(pool.mailbox.next_message.remote(TRIAL, seen))
-            if "over" in message:
-                break
-            seen = message["samples_seen"]
-            evaluations.append(message)
-            on_evaluation(message)
-            if seen >= stop_at_samples:
-                pool.cancel(TRIAL, TRIAL)
-        if "outcome" not in message:
-            pool.check()
-        return Trained(evaluations=tuple(evaluations), outcome=message.get("outcome"))
+        try:
+            return _follow(pool, spec, stop_at_samples, on_evaluation)
+        except RayError as error:
+            raise GangError(f"the process that carries evaluations failed: {type(error).__name__}") from error
+
+
+def _follow(
+    pool: Pool, spec: TrialSpec, stop_at_samples: float, on_evaluation: Callable[[Mapping[str, Any]], None]
+) -> Trained:
+    """Hand the trial in and hear of it to its end."""
+    import ray
+
+    info = {"key": spec.key, "phase": TRIAL, "number": 0, "params": {}, "repeat_of": None}
+    ray.get(pool.mailbox.submit.remote(TRIAL, spec.to_dict(), info))
+    evaluations: list[dict[str, Any]] = []
+    seen = -1
+    while True:
+        message = ray.get(pool.mailbox.next_message.remote(TRIAL, seen))
+        if "over" in message:
+            break
+        seen = message["samples_seen"]
+        evaluations.append(message)
+        on_evaluation(message)
+        if seen >= stop_at_samples:
+            pool.cancel(TRIAL, TRIAL)
+    if "outcome" not in message:
+        pool.check()
+        raise GangError(f"the trial was interrupted: {message['interrupted']}")
+    return Trained(evaluations=tuple(evaluations), outcome=message["outcome"])
 
 
 def _no_value(evaluations: list[dict[str, Any]], outcome: dict[str, Any]) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 
+from orchestrator.errors import TaskError
+
 
 def modules_of(files: Mapping[str, str]) -> frozenset[str]:
     """The top-level names that `files` (texts by ``package/module.py``) make importable."""
@@ -21,7 +23,7 @@ def imported_first(files: Mapping[str, str]) -> Iterator[None]:
     """Let `files` be what is imported by their names; afterwards everything is as it was. Nothing for no files.
 
     Raises:
-        ValueError: a name leads out of the folder that they are written to.
+        TaskError: a name leads out of the folder that they are written to.
     """
     if not files:
         yield
@@ -30,7 +32,7 @@ def imported_first(files: Mapping[str, str]) -> Iterator[None]:
         for name, text in files.items():
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts:
-                raise ValueError(f"{name!r} is no path of a source file")
+                raise TaskError("a source file must lie in its folder", key="task_source", value=name)
             target = Path(folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")

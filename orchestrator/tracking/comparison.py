@@ -49,11 +49,13 @@ class Comparison:
         metrics: what was compared.
         evaluations: at how many samples seen there was an evaluation in both.
         tolerance: relative difference that still counts as equal; 0 wants the same bits.
+        endings: how each ended, where that must be the same.
     """
 
     metrics: tuple[Compared, ...]
     evaluations: int
     tolerance: float = 0.0
+    endings: tuple[str, str] | None = None
 
     @property
     def values(self) -> int:
@@ -73,18 +75,23 @@ class Comparison:
     @property
     def holds(self) -> bool:
         """Whether the histories are the same, as far as the tolerance asks."""
-        return bool(self.evaluations) and (self.worst is None or self.worst.largest <= self.tolerance)
+        same_end = self.endings is None or self.endings[0] == self.endings[1]
+        return same_end and bool(self.evaluations) and (self.worst is None or self.worst.largest <= self.tolerance)
 
     def __str__(self) -> str:
-        counts = f"{self.evaluations} evaluations, {self.values} values"
-        worst = self.worst
-        if worst is None:
-            return f"identical: {counts}" if self.evaluations else "not identical: no evaluation in common"
-        size = "a value missing on one side" if math.isinf(worst.largest) else f"{worst.largest:.3g}"
-        where = f"largest relative difference {size}, {worst.name} at {worst.at_samples} samples"
-        if self.holds:
-            return f"equal within {self.tolerance:g}: {counts}, {where}"
-        return f"not identical: {self.differing} of {self.values} values differ, {where}"
+        counts, worst = f"{self.evaluations} evaluations, {self.values} values", self.worst
+        found = [] if self.evaluations else ["no evaluation in common"]
+        if self.endings is not None and self.endings[0] != self.endings[1]:
+            found.append("ended as {}, and now as {}".format(*self.endings))
+        if worst is not None:
+            size = "a value missing on one side" if math.isinf(worst.largest) else f"{worst.largest:.3g}"
+            found.append(f"largest relative difference {size}, {worst.name} at {worst.at_samples} samples")
+            if not self.holds:
+                found.append(f"{self.differing} of {self.values} values differ")
+        verdict = (
+            "not identical" if not self.holds else "identical" if worst is None else f"equal within {self.tolerance:g}"
+        )
+        return f"{verdict}: {', '.join([counts, *found] if self.holds else found)}"
 
 
 def compare(
@@ -94,6 +101,7 @@ def compare(
     up_to_samples: float = math.inf,
     without: Sequence[str] = (),
     tolerance: float = 0.0,
+    endings: tuple[str, str] | None = None,
 ) -> Comparison:
     """Compare two histories, each metric at every step.
 
@@ -103,6 +111,7 @@ def compare(
         up_to_samples: what came later is left out.
         without: patterns of metrics that are left out beside `OF_THE_MACHINE`.
         tolerance: relative difference that counts as equal.
+        endings: how each ended, where that must be the same.
     """
     left_out = (*OF_THE_MACHINE, *without)
     names = [
@@ -114,27 +123,27 @@ def compare(
         metrics=tuple(metric for metric in compared if metric.values),
         evaluations=sum(1 for step in common if step <= up_to_samples),
         tolerance=tolerance,
+        endings=endings,
     )
 
 
 def history_of(
-    evaluations: Iterable[Mapping[str, Any]], outcome: Mapping[str, Any] | None, global_batch: int
+    evaluations: Iterable[Mapping[str, Any]], outcome: Mapping[str, Any], global_batch: int
 ) -> dict[str, dict[int, float]]:
     """The history of a trial as MLflow would hold it, from what its gang told.
 
     Args:
         evaluations: in order.
-        outcome: how it ended; None if that is not known.
+        outcome: how it ended.
         global_batch: samples an update.
     """
     history: dict[str, dict[int, float]] = {}
     for evaluation in evaluations:
         for name, value in {**evaluation["metrics"], "updates": evaluation["updates"]}.items():
             history.setdefault(name, {})[evaluation["samples_seen"]] = float(value)
-    if outcome is not None:
-        event = {"t": 0.0, "status": outcome["status"], "outcome": outcome}
-        for point in ending_points(event, global_batch):
-            history.setdefault(point.name, {})[point.step] = point.value
+    event = {"t": 0.0, "status": outcome["status"], "outcome": outcome}
+    for point in ending_points(event, global_batch):
+        history.setdefault(point.name, {})[point.step] = point.value
     return history
 
 

@@ -96,23 +96,20 @@ def read_record(uri: str, run_id: str) -> TrialRecord:
 
 
 def trials_of(uri: str, run_id: str) -> list[tuple[str, str, str]]:
-    """Run id, name and status of every trial of the sweep whose run is `run_id`, oldest first; empty for other runs."""
+    """Run id, name and status of every trial of the sweep whose run is `run_id`, in order; empty for other runs."""
     with _mlflow_errors(uri, run_id):
         client = _client(uri)
         run, token = client.get_run(run_id), None
-        found: list[tuple[str, str, str]] = []
+        found: list[Any] = []
         while run.data.tags.get("orchestrator.kind") == "sweep":
             where = f"tags.`mlflow.parentRunId` = '{run_id}'"
-            page = client.search_runs(
-                [run.info.experiment_id], where, page_token=token, order_by=["attributes.start_time"]
-            )
-            found += [
-                (trial.info.run_id, trial.info.run_name, trial.data.tags.get("status", "running")) for trial in page
-            ]
+            page = client.search_runs([run.info.experiment_id], where, page_token=token)
+            found += page
             token = page.token
             if not token:
                 break
-        return found
+        found.sort(key=lambda trial: trial.data.tags.get("orchestrator.trial", ""))
+        return [(trial.info.run_id, trial.info.run_name, _status(trial)) for trial in found]
 
 
 def _client(uri: str) -> Any:
@@ -150,8 +147,8 @@ def _read(client: Any, run_id: str) -> TrialRecord:
     return TrialRecord(
         run_id=run_id,
         name=run.info.run_name,
-        status=tags.get("status", "running"),
-        spec=json.loads(spec),
+        status=_status(run),
+        spec=_parsed(spec, run_id),
         params=dict(run.data.params),
         tags=tags,
         sweep_tags=sweep_tags,
@@ -159,6 +156,19 @@ def _read(client: Any, run_id: str) -> TrialRecord:
         source=source,
         history=history,
     )
+
+
+def _status(run: Any) -> str:
+    return str(run.data.tags.get("status", "running"))
+
+
+def _parsed(spec: str, run_id: str) -> dict[str, Any]:
+    try:
+        parsed: dict[str, Any] = json.loads(spec)
+        return parsed
+    except ValueError as error:
+        rule, remedy = f"the artifact spec.json must be whole ({error})", "name another run, or bring it back"
+        raise TrackingError(rule, key="RUN_ID", value=run_id, remedy=remedy) from error
 
 
 def _of_sweep(
