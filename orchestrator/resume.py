@@ -11,10 +11,10 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from orchestrator.cluster.session import connect, is_local
-from orchestrator.config.load import OVERRIDE_SOURCE, load_spec
+from orchestrator.config.load import OVERRIDE_SOURCE, load_spec, masked_keys
 from orchestrator.config.reach import Reach
 from orchestrator.config.spec import SweepSpec
 from orchestrator.errors import ConfigError, RefusedError, ResourceError, StorageError
@@ -43,15 +43,17 @@ def resume(folder: str, overrides: Sequence[str]) -> int:
         raise StorageError(rule, key="--resume", value=folder, remedy=remedy)
     run_dir = RunDir(folder, taken_on=True)
     file = str(run_dir.local / "spec.yaml")
+    hidden = masked_keys(file)  # credentials are never kept: they are given again
     loaded = load_spec(file, overrides)
-    _check_overrides(loaded.set_keys)
+    _check_overrides(loaded.set_keys, also=hidden)
+    given_again = [text for text, key in zip(overrides, loaded.set_keys, strict=True) if key in hidden]
     prepared = prepare(loaded, file=file)
     _wait_for_the_record(run_dir)
     past = Past.read(run_dir.events)
     if past.started:
         _check_unchanged(prepared, past, file)
         _check_split(prepared.spec, file)
-    prepared = dataclasses.replace(prepared, as_started=load_spec(file).spec)
+    prepared = dataclasses.replace(prepared, as_started=load_spec(file, given_again).spec)
     if _is_done(prepared, past):
         with Console(sys.stdout) as console:
             console.finish(json.loads((run_dir.local / "summary.json").read_text()), run_dir.uri)
@@ -64,9 +66,9 @@ def resume(folder: str, overrides: Sequence[str]) -> int:
     return 0
 
 
-def _check_overrides(keys: Iterable[str]) -> None:
+def _check_overrides(keys: Iterable[str], *, also: Collection[str]) -> None:
     for key in keys:
-        if not any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE):
+        if key not in also and not any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE):
             allowed = ", ".join(free + "*" if free.endswith(".") else free for free in FREE)
             rule = f"a sweep is taken on with what it was started with, apart from {allowed}"
             raise ConfigError(rule, file=OVERRIDE_SOURCE, key=key, remedy="leave it out, or start a new sweep")

@@ -173,11 +173,19 @@ def _free(placement: str | None) -> None:
 def _cause(error: BaseException) -> str:
     """The innermost cause in one line; of several workers, each that says something else."""
     if isinstance(error, WorkerGroupError):
+        dead = [rank for rank, failure in error.worker_failures.items() if isinstance(_root(failure), ActorDiedError)]
+        if dead:  # what the others met is only that
+            return f"the process of rank {', '.join(map(str, sorted(dead)))} died"
         said = {_cause(failure): rank for rank, failure in sorted(error.worker_failures.items(), reverse=True)}
         return "; ".join(f"rank {rank}: {text}" for text, rank in sorted(said.items(), key=lambda item: item[1])[:3])
-    while error.__cause__ is not None:
-        error = error.__cause__
+    error = _root(error)
     if isinstance(error, ActorDiedError):  # its text is about every cause that there may be
         return "its controller process died"
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1]
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

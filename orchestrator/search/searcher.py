@@ -156,7 +156,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]
             self._tried.add(canonical(frozen.params))
             if trial in endings:
                 asked = self._attach(frozen.number) if running else None
-                params = frozen.user_attrs["params"]
+                params = decode(self.space, frozen.params)
                 suggestion = Suggestion(trial, frozen.number, params, self.resolve(params), asked=asked)
                 ended[trial] = self.by_key[frozen.user_attrs["key"]] = suggestion
         for trial, end in endings.items():

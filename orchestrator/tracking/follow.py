@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from orchestrator.errors import StorageError
 from orchestrator.tracking.events import Event, read_lines
 
 POLL_S = 0.1
@@ -47,10 +48,13 @@ class Follower(threading.Thread):
         last = False
         while not last:
             last = self._closing.wait(POLL_S)
-            if self._path.exists():
-                for event, end in read_lines(self._path, self._offset):
-                    self._tell(event)
-                    self._offset = end
+            try:
+                if self._path.exists():
+                    for event, end in read_lines(self._path, self._offset):
+                        self._tell(event)
+                        self._offset = end
+            except StorageError:
+                _logger.exception("the record cannot be read at the moment")
 
     def _tell(self, event: Event) -> None:
         for listener in self._listeners:
