@@ -95,7 +95,7 @@ def mine(run_sweep: RunSweep, tracking_uri: str, tmp_path_factory: pytest.TempPa
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     task = {"name": "replayed_of_tests:Mine", "path": str(folder / "data.npy")}
-    space = write_space(folder, {"task.hidden": [8, 16]}, task=task, search={"trials": 2})
+    space = write_space(folder, {"task.hidden": [8, 16]}, task=task, search={"trials": 2}, cluster={"workers": 1})
     summary = run_sweep(space, out=folder / "run")
     database = Path(tracking_uri.removeprefix("sqlite:///"))
     client = mlflow.MlflowClient(tracking_uri)
@@ -154,7 +154,7 @@ def test_a_task_whose_module_is_gone_comes_from_the_record(mine: Mine, empty: Pa
 def test_a_wrong_value_is_found_and_another_version_of_the_module_is_listed_and_not_used(
     mine: Mine, empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """One value of the record is tampered with; with the newer module, which leads the path, all values would differ."""
+    """One value of the record is tampered with; with the newer module, which leads the path, all would differ."""
     (tmp_path / "newer").mkdir()
     (tmp_path / "newer" / "replayed_of_tests.py").write_text(TASK.replace("nn.Tanh", "nn.ReLU"))
     (tmp_path / "newer" / "beside_of_replayed.py").write_text("LAYERS = 2\n")
