@@ -112,6 +112,7 @@ class Experiment:
     def __enter__(self) -> Experiment:
         self._interrupts.install()
         with ExitStack() as stack:
+            stack.callback(self._interrupts.uninstall)
             stack.callback(shutil.rmtree, self._scratch, ignore_errors=True)
             self._console = stack.enter_context(Console(sys.stdout))
             for warning in self._warnings:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -21,12 +22,19 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._seen = 0
+        self._before: dict[int, Any] = {}
 
     def install(self) -> None:
         """Take both signals."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
+                self._before.setdefault(number, signal.getsignal(number))
                 signal.signal(number, self._on_signal)
+
+    def uninstall(self) -> None:
+        """Leave both signals to whom they belonged before the first `install`."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._seen += 1

@@ -15,6 +15,7 @@ from ray._raylet import PlacementGroupID
 from ray.exceptions import ActorDiedError, RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2.api.exceptions import WorkerGroupError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
@@ -127,8 +128,10 @@ class Gang(threading.Thread):
 
     def _watch_for_room(self, workers: int) -> None:
         while not self._ended.wait(ROOM_POLL_S):
-            if self._room() + workers >= self._shape.workers:
-                ray.get(self._mailbox.regroup.remote(self._settings.gang))
+            # What the workers will hold is free until they are placed; before they said hello there is no answer.
+            if self._room() + workers >= self._shape.workers and ray.get(
+                self._mailbox.regroup.remote(self._settings.gang)
+            ):
                 return
 
     def _give_up(self, reason: str) -> None:
@@ -179,6 +182,8 @@ def _cause(error: BaseException) -> str:
         said = {_cause(failure): rank for rank, failure in sorted(error.worker_failures.items(), reverse=True)}
         return "; ".join(f"rank {rank}: {text}" for text, rank in sorted(said.items(), key=lambda item: item[1])[:3])
     error = _root(error)
+    if isinstance(error, WorkerGroupStartupTimeoutError):  # its text is for who reads Ray Train's log
+        return "it broke, and there is no room for its workers"
     if isinstance(error, ActorDiedError):  # its text is about every cause that there may be
         return "its controller process died"
     lines = str(error).strip().splitlines() or [type(error).__name__]

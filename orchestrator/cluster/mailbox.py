@@ -39,6 +39,7 @@ class Score(Protocol):
 class _Gang:
     token: int = 0
     job: Job | None = None
+    up: bool = False  # whether its present workers have said hello
     nodes: frozenset[str] = frozenset()
     placement: str | None = None
     last_update_at: float | None = None
@@ -148,6 +149,7 @@ class Mailbox:
         state = self._gangs[gang]
         self._release(state, f"a worker of gang {gang} died")
         state.token += 1
+        state.up = True
         state.nodes = frozenset(worker["node_id"] for worker in workers if "node_id" in worker)
         state.placement = next((worker.get("placement") for worker in workers), None)
         state.last_update_at, state.leaving, state.hurry, state.dead = None, "", False, None
@@ -166,6 +168,7 @@ class Mailbox:
             lambda: self._closing or bool(self._queue) or state.token != token or bool(state.leaving), timeout_s
         )
         if self._closing or (state.token == token and state.leaving):
+            state.up = state.up and state.token != token
             return {"close": True}
         if state.token != token or not self._queue:
             return None
@@ -231,10 +234,13 @@ class Mailbox:
                 state.leaving, state.hurry = "its node is about to be taken away", True
         await self._notify()
 
-    async def regroup(self, gang: int) -> None:
-        """A gang should go home before its next trial: there is room for more workers."""
-        self._gangs[gang].leaving = "there is room for more workers"
-        await self._notify()
+    async def regroup(self, gang: int) -> bool:
+        """A gang should go home before its next trial: there is room for more workers. False if it is not up."""
+        state = self._gangs[gang]
+        if state.up:
+            state.leaving = "there is room for more workers"
+            await self._notify()
+        return state.up
 
     async def gang_failed(self, gang: int, reason: str) -> str | None:
         """A gang's run has failed; another may be started in its place. Returns the placement group that it had."""
@@ -243,6 +249,7 @@ class Mailbox:
             self._write("gang_lost", gang=gang, reason=reason)
         self._release(state, reason)
         state.token += 1
+        state.up = False
         await self._notify()
         return state.placement
 

@@ -74,7 +74,8 @@ def connect(modules: Sequence[str] = ()) -> Iterator[Session]:
         runtime_env = {"working_dir": _stage(Path(staging), modules)} if address and not in_job else None
         try:
             ray.init(
-                address=address,
+                # Without an address, Ray would look for a cluster that was started on this machine, dead or alive.
+                address=address or "local",
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

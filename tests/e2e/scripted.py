@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ SAMPLES = 4096
 
 
 PLACES = ("forward", "evaluation", "loader", "setup", "die")
+STUCK = ("die always", "hang", "hang once")
 
 
 class ScriptedConfig(TaskConfig):
@@ -46,17 +48,21 @@ class Scripted(Task):
 
     def __init__(self, config: ScriptedConfig) -> None:
         super().__init__(config)
-        self._value = 1.0 if config.scene in PLACES else float(config.scene)
+        self._value = 1.0 if config.scene in (*PLACES, *STUCK) else float(config.scene)
         self.trip("setup")
 
     def trip(self, place: str) -> None:
         if self.config.scene != place or not torch.distributed.is_initialized() or torch.distributed.get_rank() != 1:
             return
-        if place != "die":
+        once = not os.path.exists(self.config.marker)
+        if place in PLACES and place != "die":
             raise RuntimeError(f"scripted to break in {place}")
-        if not os.path.exists(self.config.marker):  # once is enough
+        if place == "die always" or (place == "die" and once):
             open(self.config.marker, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
+        if place == "hang" or (place == "hang once" and once):
+            open(self.config.marker, "w").close()
+            time.sleep(1000)
 
     def model(self) -> nn.Module:
         return nn.Linear(1, 1, bias=False)
@@ -68,8 +74,8 @@ class Scripted(Task):
         return _Rows(self)
 
     def loss(self, model: nn.Module, batch: Any) -> Any:
-        self.trip("forward")
-        self.trip("die")
+        for place in ("forward", "die", *STUCK):
+            self.trip(place)
         zero = 0.0 * model(torch.ones(1, 1)).sum()
         return (zero + self._value) * len(batch), len(batch)
 
