@@ -64,12 +64,13 @@ class Fault:
 class Sweep:
     """A sweep in a process of its own, in `folder`; its run directory is `out`, or in there too."""
 
-    def __init__(self, folder: Path, workers: int, every_s: float, out: Path | None = None) -> None:
+    def __init__(self, folder: Path, workers: int, every_s: float, *, out: Path | None = None, **sections: Any) -> None:
         folder.mkdir(parents=True)
         self.folder, self.out = folder, out or folder / "run"
         self.uri = f"sqlite:///{folder / 'mlflow.db'}"
         cluster = {"workers": workers, "gangs": 1, "cpus_per_worker": 2 / workers if workers > 2 else 1.0}
         spec = {**SPACE, "cluster": cluster, "checkpoint": {"every_s": every_s}, "tracking": {"uri": self.uri}}
+        spec |= sections
         (folder / "space.yaml").write_text(yaml.safe_dump(spec))
         self.process = self._start(str(folder / "space.yaml"), "--out", str(self.out))
 
@@ -165,7 +166,7 @@ def faults_of(sweep: Sweep, undisturbed: dict[str, list[tuple[int, dict[str, flo
     """What is not as it should be; empty if all is well."""
     events, wrong = sweep.events(), []
     ended = Counter(event["status"] for event in events if event["event"] == "trial_ended")
-    if ended != Counter(completed=TRIALS):
+    if ended != Counter(completed=len(undisturbed)):
         wrong.append(f"trials ended {dict(ended)}")
     started = [json.dumps(e["params"], sort_keys=True) for e in events if e["event"] == "trial_started"]
     if len(started) != len(set(started)):
@@ -190,7 +191,7 @@ def _wrong_runs(sweep: Sweep, found: dict[str, list[tuple[int, dict[str, float]]
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
     children = [run for run in runs if run.data.tags.get("orchestrator.kind") == "trial"]
     states = Counter(run.info.status for run in children)
-    wrong = [] if states == Counter(FINISHED=TRIALS) else [f"MLflow runs {dict(states)}"]
+    wrong = [] if states == Counter(FINISHED=len(found)) else [f"MLflow runs {dict(states)}"]
     logged = sorted(
         tuple((p.step, p.value) for p in sorted(client.get_metric_history(run.info.run_id, "val/loss"), key=_step))
         for run in children
