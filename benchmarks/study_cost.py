@@ -100,7 +100,7 @@ class Synthetic:
         height = below if x < 0 else self.above * x * x
         needed, rest, drift = samples * math.exp(min(height, 20.0)) * lucky, 0.0, 0.0
         if x > self.cliff or not self.reachable:
-            rest = 0.4
+            rest = 1.1
         step, t = float(global_batch * max(1, 32 // global_batch)), 0.0
         while True:
             value = ((needed * 1.02) / (t + 0.02 * needed)) ** 0.7 + rest
@@ -130,9 +130,7 @@ def trained(problem: Problem, run: Run, rival: Rival | None) -> Result:
         if beyond(curve, problem.target, "min", run.overshoot, run.least_samples):
             ended = "overshot"
             break
-        if rival is not None and hopeless(
-            curve, problem.target, "min", rival.samples, rival.se_log, run.max_samples
-        ):
+        if rival is not None and hopeless(curve, problem.target, "min", rival.samples, rival.se_log, run.max_samples):
             ended = "raced"
             break
         if t >= run.max_samples:
@@ -260,11 +258,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows.append((ratio, spent / grids[0], spent / grids[1]))
         c, errors = found.critical, errors_of(found, problem)
         print(
-            f"{seed:5d} {c.critical_batch or 0:6.1f}  {c.low or 0:5.1f}-{c.high or 0:5.1f} {found.exponent.alpha or 0:8.2f}"
-            f" {ratio:8.2f} {rows[-1][1]:11.2f} {rows[-1][2]:11.2f}   "
+            f"{seed:5d} {c.critical_batch or 0:6.1f}  {c.low or 0:5.1f}-{c.high or 0:5.1f}"
+            f" {found.exponent.alpha or 0:8.2f} {ratio:8.2f} {rows[-1][1]:11.2f} {rows[-1][2]:11.2f}   "
             + " ".join(f"{100 * e:5.1f}" for e in errors.values())
         )
-    print("mean oracles, of grid(1), of grid(3):", *(f"{statistics.mean(column):.2f}" for column in zip(*rows, strict=True)))
+    print(
+        "mean oracles, of grid(1), of grid(3):",
+        *(f"{statistics.mean(column):.2f}" for column in zip(*rows, strict=True)),
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ Ended = Literal["overshot", "budget", "raced", "diverged"]
 SEARCH_OVERSHOOT = 1.4
 """Search runs are only compared with each other: a shorter tail does."""
 AROUND = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0, 8.0)
-"""A ladder around a noise scale: close steps below it, where the exponent is measured; a wide one above, which is dear."""
+"""A ladder around a noise scale: close steps below, where the exponent is measured; wide ones above, which are dear."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,8 @@ class LadderConfig:
         budget_samples: most samples of one run.
         total_samples: most samples of all runs; no run is started beyond it.
         final_least: seeds at the best learning rate of every batch, at least 2.
-        final_most: seeds at most, where the interval asks for more.
+        final_most: seeds at most, where the precision or the interval asks for more.
+        precision: standard error of ln(samples to target) that every batch is measured to.
         search_most: seeds of one learning rate in the search, at most.
         width: the study ends where the interval's high / low is at most this.
         regret: the search at a batch ends where the best guess is expected to cost at most this share more samples
@@ -109,10 +110,11 @@ class LadderConfig:
     budget_samples: int
     total_samples: int
     final_least: int = 5
-    final_most: int = 10
+    final_most: int = 12
+    precision: float = 0.035
     search_most: int = 4
     width: float = 1.5
-    regret: float = 0.03
+    regret: float = 0.015
     noise_scale: float | None = None
     seed: int = 0
 
@@ -122,7 +124,7 @@ class LadderConfig:
         if len(set(self.batches)) != len(self.batches) or not self.batches:
             raise ValueError(f"batches = {self.batches}: must be distinct, and at least one")
         whole("reference_batch", self.reference_batch)
-        for name in ("start_lr", "lr_low", "lr_high", "regret"):
+        for name in ("start_lr", "lr_low", "lr_high", "regret", "precision"):
             positive(name, getattr(self, name))
         if not self.lr_low <= self.start_lr <= self.lr_high:
             raise ValueError(

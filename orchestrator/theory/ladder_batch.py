@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from orchestrator.theory.fieller import Array
-from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Result, Run
+from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Mode, Result, Run
 from orchestrator.theory.ladder_rate import Guess, KnownLr
 from orchestrator.theory.ladder_stop import trend
 from orchestrator.theory.ladder_valley import CANDIDATE_STEP, FAR_SD, MODEL_SD, SHARED, Tried, Valley, locate
@@ -28,7 +28,7 @@ REACH = 1.5
 SEEK_MOST = 10
 CLOSE = 1.2
 """Learning rates that are closer than this factor are not told apart where none reached the target."""
-SEARCH_MOST = 16
+SEARCH_MOST = 20
 LEAST_GAIN = 0.1
 """A search also ends where its best next run is expected to lessen the excess by less than this share of the aim."""
 SAME = 0.02
@@ -56,7 +56,10 @@ class BatchRuns:
     @cached_property
     def crossings(self) -> dict[float, Crossing]:
         """The expected curve's crossing at each learning rate of the search, all seeds together."""
-        return {lr: self._crossing(runs) for lr, runs in self._by_lr("search").items()}
+        return {
+            lr: _crossing(tuple(runs), self.config.target, self.config.mode, SEARCH_OVERSHOOT)
+            for lr, runs in self._by_lr("search").items()
+        }
 
     @cached_property
     def best(self) -> tuple[float, Crossing] | None:
@@ -76,14 +79,18 @@ class BatchRuns:
             return SD
         squares, freedom = SD_FREEDOM * SD**2, SD_FREEDOM
         for lr, one in self.crossings.items():
-            if one.se_log is not None and one.dof is not None:
+            # Noise far from the best rate tells little about that at it.
+            near = abs(math.log(lr / self.best[0])) <= math.log(2.0)
+            if near and one.se_log is not None and one.dof is not None:
                 scaled = one.seeds * one.se_log**2 * (self.best[0] / lr) ** (2.0 * SD_GROWTH)
                 squares, freedom = squares + one.dof * scaled, freedom + one.dof
         return math.sqrt(squares / freedom)
 
     def sd_at(self, lr: float) -> float:
         """Of ln(samples) of one seed at a learning rate."""
-        return self.sd * (lr / self.best[0]) ** SD_GROWTH if self.best is not None else self.sd
+        if self.best is None:
+            return self.sd
+        return self.sd * min(max(lr / self.best[0], 0.5), 2.0) ** SD_GROWTH
 
     @cached_property
     def tried(self) -> tuple[Tried, ...]:
@@ -124,7 +131,7 @@ class BatchRuns:
         return locate(self.tried, prior, bounds, shapes)
 
     def seek(self, prior: Guess) -> float | None:
-        """The next learning rate where none reached the target yet; None where all that is left lies close to a failed one.
+        """The next learning rate where none reached the target yet; None where what is left lies close to a failed one.
 
         It is sought around the one that came closest to the target. If that is the largest of all it asks for more,
         unless its curve came to rest above the target or diverged; if it is the smallest, for less.
@@ -152,15 +159,11 @@ class BatchRuns:
         a, b = max(gaps, key=lambda gap: gap[1] / gap[0])
         return math.sqrt(a * b)
 
-    def candidates(
-        self, valley: Valley, running: Collection[Run], least: float
-    ) -> list[tuple[float, int]]:
-        """Learning rates and seed numbers by what a run there is expected to tell for its samples, best first.
+    def candidates(self, valley: Valley, running: Collection[Run], least: float) -> list[float]:
+        """ln(lr) by what a run there is expected to tell for its samples, best first.
 
         Those that tell less than `least` are left out, and so are the neighbours of running ones.
         """
-        if self.best is None:
-            return []
         slim = valley.thinned()
         mean, sd = slim.mean, slim.sd
         low, high = math.log(self.config.lr_low), math.log(self.config.lr_high)
@@ -168,77 +171,73 @@ class BatchRuns:
         busy = [math.log(run.lr) for run in running]
         reach = min(max(2.5 * sd, 0.3), REACH)
         fresh = np.arange(max(low, mean - reach - 0.3), min(high, mean + reach) + 1e-9, CANDIDATE_STEP)
-        spots = [(float(u), 0) for u in fresh if all(abs(u - x) > CANDIDATE_STEP / 2 for x in tried)]
+        spots = [float(u) for u in fresh if all(abs(u - x) > CANDIDATE_STEP / 2 for x in tried)]
         spots += [
-            (x, int(seeds))
+            x
             for x, seeds in tried.items()
             if seeds < self.config.search_most and mean - reach - 0.3 <= x <= mean + reach
         ]
-        spots = [(u, number) for u, number in spots if all(abs(u - x) >= CANDIDATE_STEP for x in busy)]
-        places = np.array([u for u, _ in spots])
+        spots = [u for u in spots if all(abs(u - x) >= CANDIDATE_STEP for x in busy)]
+        places = np.array(spots)
         heights = slim.weight @ slim.height(places)
         sds = [
             math.hypot(math.sqrt(1.0 - SHARED) * self.sd_at(math.exp(u)), MODEL_SD, FAR_SD * height)
-            for (u, _), height in zip(spots, heights, strict=True)
+            for u, height in zip(spots, heights, strict=True)
         ]
         gains = slim.gains(places, np.array(sds))
         worth = [gain / math.exp(min(height, 0.3)) for gain, height in zip(gains, heights, strict=True)]
         order = sorted(range(len(spots)), key=lambda i: (-worth[i], spots[i]))
         return [spots[i] for i in order if gains[i] >= least]
 
-    def unsure(self, log_lr: float) -> tuple[float, int] | None:
-        """The run that is missing for a learning rate to be chosen, None if seeds enough agree on it.
+    def unsure(self, log_lr: float) -> float | None:
+        """The ln(lr) of a run that is missing for a learning rate to be chosen; None if seeds enough agree on it.
 
         The luckiest of single seeds is often at a learning rate that is too high.
         """
         near = [one for one in self.tried if one.log_samples is not None and abs(one.log_lr - log_lr) <= NEAR]
         if not near:
-            return log_lr, 0
+            return log_lr if self.seeds_at(log_lr) < self.config.search_most else None
         one = min(near, key=lambda one: (abs(one.log_lr - log_lr), one.log_lr))
         sd = self.sd_at(math.exp(one.log_lr))
         if sd / math.sqrt(one.seeds) <= PRECISION or one.seeds >= self.config.search_most:
             return None
-        return one.log_lr, one.seeds
+        return one.log_lr
+
+    def seeds_at(self, log_lr: float) -> int:
+        """Search runs at a learning rate."""
+        return len(self._by_lr("search").get(self.exact_lr(log_lr), ()))
 
     def exact_lr(self, log_lr: float) -> float:
         """The learning rate that was tried there, or four digits of it."""
         same = [lr for lr in self._by_lr("search") if abs(math.log(lr) - log_lr) < SAME]
-        return same[0] if same else float(f"{math.exp(log_lr):.4g}")
+        return same[0] if same else min(max(float(f"{math.exp(log_lr):.4g}"), self.config.lr_low), self.config.lr_high)
 
     def finals(self, lr: float) -> tuple[Result, ...]:
         """Final runs at a learning rate."""
         return tuple(self._by_lr("final").get(lr, ()))
 
-    def final_crossing(self, lr: float) -> Crossing:
-        """Of the expected curve of the final runs at a learning rate, at least one."""
-        curves = [one.curve for one in self.finals(lr)]
-        return expected_crossing(curves, self.config.target, self.config.mode, overshoot=OVERSHOOT)
+    @cached_property
+    def final_crossings(self) -> dict[float, Crossing]:
+        """Of the expected curve of the final runs at each learning rate."""
+        return {
+            lr: _crossing(tuple(runs), self.config.target, self.config.mode, OVERSHOOT)
+            for lr, runs in self._by_lr("final").items()
+        }
+
+    def final_error(self, lr: float, seeds: int) -> float:
+        """Standard error of ln(samples) that so many final seeds leave; few of them know their scatter badly."""
+        one = self.final_crossings.get(lr)
+        squares, freedom = 2.0 * SD_FREEDOM * self.sd_at(lr) ** 2, 2.0 * SD_FREEDOM
+        if one is not None and one.se_log is not None and one.dof is not None and one.seeds > 1:
+            squares, freedom = squares + one.dof * one.seeds * one.se_log**2, freedom + one.dof
+        return math.sqrt(squares / freedom / seeds)
 
     def failed(self, lr: float) -> bool:
         """Whether final runs say that a learning rate does not reach the target reliably."""
         runs = self.finals(lr)
         if any(one.ended == "diverged" for one in runs):
             return True
-        return len(runs) >= self.config.final_least and self.final_crossing(lr).samples is None
-
-    def _crossing(self, runs: Sequence[Result]) -> Crossing:
-        """Of the expected curve; of the seeds one by one where the luckiest was stopped before the mean crosses."""
-        target, mode = self.config.target, self.config.mode
-        together = expected_crossing([one.curve for one in runs], target, mode, overshoot=SEARCH_OVERSHOOT)
-        if together.verdict != "ended early" or len(runs) == 1:
-            return together
-        alone = [expected_crossing([one.curve], target, mode, overshoot=SEARCH_OVERSHOOT) for one in runs]
-        logs = [math.log(one.samples) for one in alone if one.samples]
-        if len(logs) < len(runs):
-            return together
-        spread = float(np.std(logs, ddof=1))
-        return dataclasses.replace(
-            together,
-            verdict="crossed",
-            samples=math.exp(float(np.mean(logs)) + EARLY * spread**2),
-            se_log=spread / math.sqrt(len(logs)),
-            dof=len(logs) - 1,
-        )
+        return len(runs) >= self.config.final_least and self.final_crossings[lr].samples is None
 
     def _by_lr(self, purpose: str) -> dict[float, list[Result]]:
         out: dict[float, list[Result]] = {}
@@ -271,7 +270,7 @@ class BatchRuns:
         found = trend(result.curve, self.config.target, self.config.mode) if result.ended != "diverged" else None
         if found is None or result.ended == "overshot":
             return math.log(result.samples) if result.samples > 0 else -math.inf
-        return math.inf if found.flat else math.log(max(found.crossing, result.samples))
+        return math.log(max(found.soonest, result.samples))
 
 
 def batch_runs(config: LadderConfig, global_batch: int, results: Sequence[Result]) -> BatchRuns:
@@ -284,3 +283,26 @@ def batch_runs(config: LadderConfig, global_batch: int, results: Sequence[Result
 def _batch_runs(config: LadderConfig, global_batch: int, results: tuple[Result, ...]) -> BatchRuns:
     """A planner asks for the same batch with the same results again and again; fits are costly."""
     return BatchRuns(config=config, global_batch=global_batch, results=results)
+
+
+@lru_cache(maxsize=1024)
+def _crossing(runs: tuple[Result, ...], target: float, mode: Mode, overshoot: float) -> Crossing:
+    """Of the expected curve; of the seeds one by one where the luckiest was stopped before the mean crosses."""
+    together = expected_crossing([one.curve for one in runs], target, mode, overshoot=overshoot)
+    if together.verdict != "ended early" or len(runs) == 1:
+        return together
+    alone = [_crossing((one,), target, mode, overshoot) for one in runs]
+    logs = np.array([math.log(one.samples) for one in alone if one.samples])
+    if len(logs) < len(runs):
+        return together
+    spread = float(np.std(logs, ddof=1))
+    logs += EARLY * spread**2
+    return dataclasses.replace(
+        together,
+        verdict="crossed",
+        reason="",
+        samples=math.exp(float(np.mean(logs))),
+        se_log=spread / math.sqrt(len(logs)),
+        dof=len(logs) - 1,
+        seed_samples=tuple(np.exp(logs).tolist()),
+    )

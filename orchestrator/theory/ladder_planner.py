@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 
 from orchestrator.theory.critical_batch import CriticalBatch
 from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Purpose, Result, Run
-from orchestrator.theory.ladder_batch import LEAST_GAIN, NEAR, SEARCH_MOST, START_SD, BatchRuns, batch_runs
+from orchestrator.theory.ladder_batch import LEAST_GAIN, NEAR, SEARCH_MOST, START_SD, batch_runs
 from orchestrator.theory.ladder_rate import Guess, guess_lr
 from orchestrator.theory.ladder_summary import final_lr, fit_critical
 from orchestrator.theory.ladder_valley import Valley
@@ -29,7 +30,7 @@ LOCATED_SD = 0.35
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The study has ended: ``done`` (as tight as asked), ``spent`` (samples, or seeds), ``not reached``, ``met at start``.
+    """Why the study is over: ``done`` (as tight as asked), ``spent``, ``not reached``, or ``met at start``.
 
     `reason` says more.
     """
@@ -52,9 +53,7 @@ class Planner:
 
     config: LadderConfig
 
-    def next_runs(
-        self, results: Sequence[Result], running: Sequence[Run], free: int
-    ) -> tuple[Run, ...] | Verdict:
+    def next_runs(self, results: Sequence[Result], running: Sequence[Run], free: int) -> tuple[Run, ...] | Verdict:
         """Up to `free` further runs; none where the running ones must end first; or why the study is over.
 
         The order of `results` and `running` does not matter.
@@ -82,8 +81,7 @@ class Planner:
         view = batch_runs(self.config, run.global_batch, results)
         if run.purpose == "final" or view.best is None:
             return Rival()
-        lr, crossing = view.best
-        return Rival(samples=crossing.samples or math.inf, se_log=view.sd_at(max(lr, run.lr)))
+        return Rival(samples=view.best[1].samples or math.inf, se_log=view.sd)
 
 
 class _State:
@@ -92,12 +90,10 @@ class _State:
     def __init__(self, config: LadderConfig, results: Sequence[Result], running: Sequence[Run]) -> None:
         self.config, self.results, self.running = config, results, sorted(running, key=lambda run: run.key)
         # The ladder opens outwards from the reference batch; of two as near, the smaller is cheaper.
-        self.order = sorted(
-            config.batches, key=lambda batch: (abs(math.log(batch / config.reference_batch)), batch)
-        )
+        self.order = sorted(config.batches, key=lambda batch: (abs(math.log(batch / config.reference_batch)), batch))
         self.views = {batch: batch_runs(config, batch, results) for batch in self.order}
         self.valleys: dict[int, Valley] = {}
-        self.asked: dict[tuple[int, bool], tuple[float, int] | None] = {}
+        self.asked: dict[tuple[int, bool], float | None] = {}
 
     def wanted(self) -> Iterator[Run]:
         """The next run, in order of urgency."""
@@ -117,12 +113,18 @@ class _State:
         if any(view.met_at_start for view in self.views.values()):
             return Verdict(kind="met at start", reason="the target is met at sample 0. Set a harder target")
         if all(view.best is None for view in self.views.values()) and not short:
-            return Verdict(kind="not reached", reason="no run reached the target. Give more samples, or an easier target")
+            return Verdict(
+                kind="not reached", reason="no run reached the target. Give more samples, or an easier target"
+            )
         critical = self._fit()
         if _width(critical) <= self.config.width:
             return Verdict(kind="done", reason=f"the interval spans a factor {_width(critical):.3g}")
-        what = "samples" if short else f"seeds (final_most = {self.config.final_most})"
-        return Verdict(kind="spent", reason=f"{what} spent. {critical.reason}".strip())
+        why = f"{self.config.final_most} seeds a batch are spent"
+        if short:
+            why = f"total_samples = {self.config.total_samples:,} are spent"
+        elif critical.misfit_scale > 1.0:
+            why = "the hyperbola misses the batches by more than seeds explain, so that further seeds tell nothing"
+        return Verdict(kind="spent", reason=f"{why}. {critical.reason}".strip())
 
     def estimate(self, run: Run) -> float:
         """Samples that a run will take, roughly: as many as it may where nothing crossed."""
@@ -173,27 +175,22 @@ class _State:
             return True
         return self._next(batch, ignore_running=True) is None
 
-    def _next(self, batch: int, *, ignore_running: bool = False) -> tuple[float, int] | None:
-        """ln(lr) and number of the seed that the search at a batch, where the target was reached, asks for."""
-        if (batch, ignore_running) not in self.asked:
-            found = self._candidates(batch, ignore_running=ignore_running)
-            log_lr, excess = self._valley(batch).best()
-            if excess <= self.config.regret or not found:
-                found = [one] if (one := self.views[batch].unsure(log_lr)) is not None else []
-                if not ignore_running and any(abs(math.log(r.lr) - log_lr) < NEAR for r in self._running(batch)):
-                    found = []
-            self.asked[batch, ignore_running] = found[0] if found else None
-        return self.asked[batch, ignore_running]
-
-    def _candidates(self, batch: int, *, ignore_running: bool = False) -> list[tuple[float, int]]:
-        view = self.views[batch]
-        running = self._running(batch, "search")
-        runs = sum(one.run.purpose == "search" for one in view.results)
-        if runs + len(running) >= SEARCH_MOST:
-            return []
-        return view.candidates(
-            self._valley(batch), [] if ignore_running else running, LEAST_GAIN * self.config.regret
-        )
+    def _next(self, batch: int, *, ignore_running: bool = False) -> float | None:
+        """The ln(lr) that the search at a batch, where the target was reached, asks for."""
+        key = (batch, ignore_running)
+        if key not in self.asked:
+            view, valley = self.views[batch], self._valley(batch)
+            running = [] if ignore_running else self._running(batch, "search")
+            runs = sum(one.run.purpose == "search" for one in view.results) + len(running)
+            log_lr, excess = valley.best()
+            found: list[float] = []
+            if excess > self.config.regret and runs < SEARCH_MOST:
+                found = view.candidates(valley, running, LEAST_GAIN * self.config.regret)
+            if not found and runs < SEARCH_MOST and all(abs(math.log(r.lr) - log_lr) >= NEAR for r in running):
+                missing = view.unsure(log_lr)
+                found = [] if missing is None else [missing]
+            self.asked[key] = found[0] if found else None
+        return self.asked[key]
 
     def _search(self, batch: int) -> Iterator[Run]:
         view = self.views[batch]
@@ -201,18 +198,18 @@ class _State:
             if not self._running(batch):
                 lr = view.seek(self._prior(batch))
                 if lr is not None:
-                    yield self._run(batch, view.exact_lr(math.log(lr)), 0, "search")
+                    yield self._run(batch, view.exact_lr(math.log(lr)), "search")
             return
         if self._searched(batch):
             return
         found = self._next(batch)
         if found is not None:
-            yield self._run(batch, view.exact_lr(found[0]), found[1], "search")
+            yield self._run(batch, view.exact_lr(found), "search")
 
     def _finals(self, batch: int) -> Iterator[Run]:
         lr = self._final_lr(batch)
-        if lr is not None and self._count(batch, lr) < self.config.final_least:
-            yield self._run(batch, lr, self._count(batch, lr), "final")
+        if lr is not None and self._needs_finals(batch, lr, self._count(batch, lr)):
+            yield self._run(batch, lr, "final")
 
     def _final_lr(self, batch: int) -> float | None:
         """The learning rate for final runs; below those that failed."""
@@ -230,19 +227,28 @@ class _State:
         below = math.log(min(failed) * 0.85) if failed else math.inf
         return view.exact_lr(self._valley(batch).best(below)[0])
 
+    def _needs_finals(self, batch: int, lr: float, seeds: int) -> bool:
+        if seeds < self.config.final_least:
+            return True
+        # What is under way may say that the seeds are enough.
+        known = len(self.views[batch].finals(lr)) >= self.config.final_least
+        rough = self.views[batch].final_error(lr, seeds) > self.config.precision
+        return known and rough and seeds < self.config.final_most
+
     def _count(self, batch: int, lr: float) -> int:
         return len(self.views[batch].finals(lr)) + sum(run.lr == lr for run in self._running(batch, "final"))
 
     def _more_finals(self, opened: Sequence[int]) -> Iterator[Run]:
         """A seed where it narrows the interval most for its samples, until it is as narrow as asked."""
         lrs = {batch: lr for batch in opened if (lr := self._final_lr(batch)) is not None}
-        reached = {b: self.views[b].final_crossing(lr) for b, lr in lrs.items() if self.views[b].finals(lr)}
+        reached = {b: self.views[b].final_crossings[lr] for b, lr in lrs.items() if self.views[b].finals(lr)}
         if any(run.purpose == "search" for run in self.running) or len(reached) < len(lrs):
             return
-        if any(len(self.views[b].finals(lrs[b])) < self.config.final_least for b in reached):
+        if any(self._needs_finals(b, lrs[b], len(self.views[b].finals(lrs[b]))) for b in reached):
             return
         critical = self._fit()
-        if _width(critical) <= self.config.width:
+        # Where the hyperbola misses the batches by more than seeds explain, further seeds tell nothing.
+        if _width(critical) <= self.config.width or critical.misfit_scale > 1.0:
             return
         usable = [b for b, one in reached.items() if one.samples is not None]
         open_ = [b for b in usable if self._count(b, lrs[b]) < self.config.final_most]
@@ -257,23 +263,29 @@ class _State:
             return (before - after) / (reached[batch].samples or math.inf)
 
         batch = max(open_, key=lambda b: (worth(b), -b))
-        yield self._run(batch, lrs[batch], self._count(batch, lrs[batch]), "final")
+        yield self._run(batch, lrs[batch], "final")
 
     def _fit(self) -> CriticalBatch:
         return fit_critical(list(self.views.values()))
 
-    def _run(self, batch: int, lr: float, number: int, purpose: Purpose) -> Run:
-        best = self.views[batch].best
+    def _run(self, batch: int, lr: float, purpose: Purpose) -> Run:
+        """A run with the first seed that this learning rate has not seen; a run that was lost is asked for again."""
+        runs = [one.run for one in self.views[batch].results] + self._running(batch)
+        seen = {run.seed for run in runs if run.lr == lr and run.purpose == purpose}
+        seeds = (self.config.seed_of(batch, purpose, number) for number in itertools.count())
+        view = self.views[batch]
+        best = view.best
         overshoot = OVERSHOOT if purpose == "final" else SEARCH_OVERSHOOT
         least = 0
         if best is not None:
-            factor = overshoot if purpose == "final" else SEARCH_LEAST
+            # A seed luckier than by one standard deviation still sees the mean's crossing from both sides.
+            factor = overshoot * math.exp(min(view.sd_at(lr), 0.3)) if purpose == "final" else SEARCH_LEAST
             least = math.ceil(factor * (best[1].samples or 0.0))
         budget = self._budget(batch)
         return Run(
             global_batch=batch,
             lr=lr,
-            seed=self.config.seed_of(batch, purpose, number),
+            seed=next(seed for seed in seeds if seed not in seen),
             max_samples=budget,
             purpose=purpose,
             overshoot=overshoot,

@@ -30,7 +30,7 @@ class Trend:
         crossing: samples at which the tangent at the curve's end meets the target; inf where it never does. A curve
             that flattens, as they do at a constant learning rate, crosses later.
         soonest: the same for a tangent two standard errors steeper.
-        relative_slope: the last slope over the mean slope since the start; near 1 for a curve that has just begun.
+        relative_slope: that steeper slope over the mean slope since the start; near 1 for a curve that just began.
     """
 
     crossing: float
@@ -89,7 +89,7 @@ def hopeless(
     now = float(curve.samples[-1])
     limit = best_samples * math.exp(max(2.0 * best_se_log, LEAST_MARGIN))
     last = gap[-min(3, len(gap)) :]
-    if np.any(last <= 0) or (np.min(gap) <= 0 and now < 1.5 * limit):
+    if np.any(last <= 0) or (np.min(gap) <= 0 and now < 1.25 * limit):
         return False
     if now >= limit:
         return True
@@ -114,14 +114,17 @@ def trend(curve: Curve, target: float, mode: Mode) -> Trend | None:
     design = np.stack([np.ones_like(x), x], axis=1)
     (level, slope), *_ = np.linalg.lstsq(design, y, rcond=None)
     residual = y - design @ np.array([level, slope])
-    # Residuals hang together: as if every third were independent.
-    se = math.sqrt(3.0 * float(np.sum(residual**2)) / (len(x) - 2) / float(np.sum((x - np.mean(x)) ** 2)))
+    squares = float(np.sum(residual**2))
+    # Residuals hang together; a short piece tells by how much only roughly, and too little.
+    hang = float(np.sum(residual[1:] * residual[:-1])) / squares if squares > 0 else 0.0
+    hang = min(max(hang + 2.0 / len(x), 0.5), 0.9)
+    se = math.sqrt((1 + hang) / (1 - hang) * squares / (len(x) - 2) / float(np.sum((x - np.mean(x)) ** 2)))
     fallen = float(gap[0] - level)
     mean = fallen / now if now > 0 else 0.0
     return Trend(
         crossing=_meet(now, float(level), float(slope)),
         soonest=_meet(now, float(level), float(slope) - 2.0 * se),
-        relative_slope=-float(slope) / mean if mean > 0 else math.inf,
+        relative_slope=(2.0 * se - float(slope)) / mean if mean > 0 else math.inf,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orchestrator.theory.critical_batch import CriticalBatch, fit
 from orchestrator.theory.ladder import LadderConfig, Result
 from orchestrator.theory.ladder_batch import BatchRuns, batch_runs
-from orchestrator.theory.ladder_rate import KnownLr, guess_lr
+from orchestrator.theory.ladder_rate import guess_lr
 from orchestrator.theory.lr_exponent import BestLr, LrExponent, lr_exponent
 from orchestrator.theory.observation import Observation
 from orchestrator.theory.target_crossing import Crossing
@@ -107,7 +107,7 @@ def _observations(view: BatchRuns) -> tuple[Observation, ...]:
         return (Observation(global_batch=view.global_batch, samples=0.0),)
     lr = final_lr(view)
     if lr is not None:
-        return view.final_crossing(lr).observations(view.global_batch)
+        return view.final_crossings[lr].observations(view.global_batch)
     spent = [one.samples for one in view.results if one.ended == "budget"]
     if view.best is not None or not spent:
         return ()
@@ -127,7 +127,7 @@ def _batch(view: BatchRuns, others: Sequence[BatchRuns]) -> BatchResult:
     valley = view.alone
     if points:
         valley = view.valley(guess_lr(points, view.global_batch, view.config.noise_scale))
-    crossing = view.final_crossing(lr) if lr is not None else None
+    crossing = view.final_crossings.get(lr) if lr is not None else None
     return BatchResult(
         global_batch=view.global_batch,
         lr=lr,
@@ -139,6 +139,3 @@ def _batch(view: BatchRuns, others: Sequence[BatchRuns]) -> BatchResult:
         tried=blank.tried,
         reason=crossing.reason if crossing is not None else "no final run yet",
     )
-
-
-__all__ = ["BatchResult", "KnownLr", "StudyResult", "final_lr", "summarise"]

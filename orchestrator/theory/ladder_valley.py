@@ -15,14 +15,14 @@ from scipy import special
 from orchestrator.theory.fieller import Array
 from orchestrator.theory.ladder_rate import Guess
 
-STEP = 0.04
-SHARPNESS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 40.0)
-SLOPES = (0.5, 0.75, 1.0, 1.5, 2.5)
+STEP = 0.05
+SHARPNESS = (0.5, 1.0, 2.0, 4.0, 8.0, 20.0)
+SLOPES = (0.6, 1.0, 1.5, 2.5, 4.0)
 WORST, STEEP = 1.5, 4.0
 REGRET_CAP = 1.0
 RACED = 0.35
 """The race ends runs that are higher than about this, so that they are not told apart."""
-LIKELY = ((1.5, 1.2), (1.0, 0.4))
+LIKELY = ((1.5, 1.2), (1.0, 0.5))
 """What is supposed of sharpness and slope: median, and standard deviation of the logarithm."""
 SHARED = 0.7
 """Correlation of ln(samples) between learning rates at the same seed; simulated on the noisy quadratic: 0.6 to 0.9."""
@@ -31,7 +31,9 @@ FAR_SD = 0.2
 """No valley has exactly one of the shapes: a run x higher than the best is explained up to 0.2 x."""
 BEYOND = -4.0
 """Log odds of a run that reached the target beyond the cliff, or of one that diverged before it."""
-HYPOTHESES = 500
+HYPOTHESES = 400
+NODES, SHARES = np.array([-math.sqrt(3.0), 0.0, math.sqrt(3.0)]), np.array([1.0, 4.0, 1.0]) / 6.0
+"""Gauss-Hermite: three outcomes that stand for a normal one."""
 CANDIDATE_STEP = 0.08
 
 
@@ -87,16 +89,12 @@ class Valley:
 
     def height(self, log_lr: Array) -> Array:
         """ln(samples) above the floor at each learning rate, ``[h, n]``."""
-        return valley(
-            log_lr[None, :] - self.floor[:, None], self.sharpness[:, None], self.slope[:, None]
-        )
+        return valley(log_lr[None, :] - self.floor[:, None], self.sharpness[:, None], self.slope[:, None])
 
     def shapes(self) -> Array:
         """How likely each sharpness is (`SHARPNESS`) together with each slope (`SLOPES`), ``[p, s]``."""
         out = np.zeros((len(SHARPNESS), len(SLOPES)))
-        np.add.at(
-            out, (np.searchsorted(SHARPNESS, self.sharpness), np.searchsorted(SLOPES, self.slope)), self.weight
-        )
+        np.add.at(out, (np.searchsorted(SHARPNESS, self.sharpness), np.searchsorted(SLOPES, self.slope)), self.weight)
         return out
 
     def best(self, below: float = math.inf) -> tuple[float, float]:
@@ -131,11 +129,10 @@ class Valley:
         before = float(np.min(self.weight @ excess))
         order = np.argsort(told, kind="stable")
         cumulated = np.cumsum(self.weight[order])
-        nodes, shares = np.polynomial.hermite_e.hermegauss(3)
         middles = (np.arange(12) + 0.5) / 12
         centres = told[order][np.minimum(np.searchsorted(cumulated, middles), len(told) - 1)]
-        outcomes = (centres[:, None] + sd * nodes).ravel()
-        odds = np.tile(shares / np.sum(shares) / 12, 12)
+        outcomes = (centres[:, None] + sd * NODES).ravel()
+        odds = np.tile(SHARES / 12, 12)
         logs = np.log(self.weight + 1e-300) - 0.5 * ((outcomes[:, None] - told) / sd) ** 2
         weight = np.exp(logs - np.max(logs, axis=1, keepdims=True))
         weight /= np.sum(weight, axis=1, keepdims=True)
@@ -156,7 +153,8 @@ def valley(x: Array, sharpness: Array, slope: Array) -> Array:
     p = 1 and s = 1 is the gain of one step against its learning rate in McCandlish et al. 2018 (arXiv:1812.06162),
     equation 2.5; samples are proportional to 1 / lr far below the floor, and a cliff above it, at
     x = ln(1 + p) / p, comes nearer with p. Its curvature is s (1 + p). s is for whatever learns slower or faster than
-    its learning rate. On the cliff's side it is cut at `WORST`, and beyond grows by `STEEP`: never as likely as a floor.
+    its learning rate. On the cliff's side it is cut at `WORST`, and beyond grows by `STEEP`, so that no two runs beyond
+    look like a floor.
 
     >>> one = np.ones(1)
     >>> [round(float(valley(np.array([x]), one, one)[0]), 3) for x in (math.log(0.8), 0.0, math.log(1.25), 1.0)]
@@ -198,22 +196,25 @@ def locate(tried: Sequence[Tried], prior: Guess, bounds: tuple[float, float], sh
         blurred[:-1] += 0.25 * shapes[1:]
         mixed = 0.7 * blurred / np.sum(blurred) + 0.3 / blurred.size
         log_weight += np.tile(np.log(mixed).ravel(), len(grid))
-    heights = valley(
-        np.array([one.log_lr for one in tried])[None, :] - floor[:, None], sharp[:, None], slope[:, None]
-    ) if tried else np.zeros((len(floor), 0))
+    heights = (
+        valley(np.array([one.log_lr for one in tried])[None, :] - floor[:, None], sharp[:, None], slope[:, None])
+        if tried
+        else np.zeros((len(floor), 0))
+    )
     crossed = [i for i, one in enumerate(tried) if one.log_samples is not None]
     level = np.full(len(floor), math.nan)
     if crossed:
         squares, level = _fitted([tried[i] for i in crossed], heights[:, crossed])
         log_weight -= 0.5 * squares
     edge = floor + cliff(sharp)
+    soonest = min((one.log_samples for one in tried if one.log_samples is not None), default=math.inf)
     for i, one in enumerate(tried):
         if one.log_samples is not None:
             log_weight += np.where(one.log_lr < edge, 0.0, BEYOND)
         elif one.diverged:
             log_weight += np.where(one.log_lr < edge, np.where(one.log_lr < floor, 1.5, 0.5) * BEYOND, 0.0)
         elif crossed:
-            over = np.minimum(one.at_least - level, WORST)
+            over = min(one.at_least, soonest + WORST) - level
             sd = math.sqrt(one.sd**2 + 0.05**2)
             log_weight += np.maximum(special.log_ndtr((heights[:, i] - over) / sd), -8.0)
     weight = np.exp(log_weight - np.max(log_weight))
