@@ -142,8 +142,8 @@ class BatchRuns:
             return min(max(math.exp(prior.log_lr), low), high)
         if len(lrs) >= SEEK_MOST:
             return None
-        # The first stride is what the guess may be off, later ones are long.
-        stride = math.exp(min(max(1.5 * prior.sd, 0.4), 1.4)) if len(lrs) == 1 else 4.0
+        # The first strides are what the guess may be off, later ones are long.
+        stride = math.exp(min(max(1.5 * prior.sd, 0.4), 1.4)) if len(lrs) <= 3 else 4.0
         order, levels = sorted(lrs), self._levels()
         at = min(range(len(order)), key=lambda i: (levels[order[i]], order[i]))
         here, rests = order[at], any(self._too_high(one) for one in lrs[order[at]])

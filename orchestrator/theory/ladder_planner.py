@@ -22,6 +22,8 @@ FIRST_EXPONENT = 0.5
 SLACK = 3.0
 """Budgets go so far beyond what another batch needed. Updates do not grow with the batch, nor samples fall with it."""
 FAILURES = 3
+AGAIN = 2.0
+"""A further seed at a learning rate may take so many times the best crossing."""
 SEARCH_LEAST = 1.2
 """Search runs go to this factor of the best crossing at least, so that a lucky seed sees that of the mean."""
 LOCATED_SD = 0.35
@@ -81,7 +83,10 @@ class Planner:
         view = batch_runs(self.config, run.global_batch, results)
         if run.purpose == "final" or view.best is None:
             return Rival()
-        return Rival(samples=view.best[1].samples or math.inf, se_log=view.sd)
+        samples = view.best[1].samples or math.inf
+        # A further seed counts also where it is unlucky: to stop it would make its learning rate look good.
+        again = run.lr in view.crossings
+        return Rival(samples=AGAIN * samples if again else samples, se_log=view.sd)
 
 
 class _State:

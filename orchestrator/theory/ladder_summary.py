@@ -14,6 +14,9 @@ from orchestrator.theory.lr_exponent import BestLr, LrExponent, lr_exponent
 from orchestrator.theory.observation import Observation
 from orchestrator.theory.target_crossing import Crossing
 
+SHAPE_SD = 0.06
+"""Of ln(best lr) for valleys whose shape is none of those that are fitted."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchResult:
@@ -76,7 +79,7 @@ def summarise(config: LadderConfig, results: Sequence[Result]) -> StudyResult:
     batches = tuple(_batch(view, [other for other in views if other is not view]) for view in views)
     critical = fit_critical(views)
     points = [
-        BestLr(global_batch=one.global_batch, lr=one.best_lr, se_log=max(one.se_log_lr, 0.02))
+        BestLr(global_batch=one.global_batch, lr=one.best_lr, se_log=math.hypot(one.se_log_lr, SHAPE_SD))
         for one in batches
         if one.best_lr is not None and one.se_log_lr is not None
     ]

@@ -16,7 +16,7 @@ from orchestrator.theory.fieller import Array
 from orchestrator.theory.ladder_rate import Guess
 
 STEP = 0.05
-SHARPNESS = (0.5, 1.0, 2.0, 4.0, 8.0, 20.0)
+SHARPNESS = (0.5, 1.0, 2.0, 4.0, 10.0, 30.0)
 SLOPES = (0.6, 1.0, 1.5, 2.5, 4.0)
 WORST, STEEP = 1.5, 4.0
 REGRET_CAP = 1.0
