@@ -90,7 +90,7 @@ class BatchRuns:
         """Of ln(samples) of one seed at a learning rate."""
         if self.best is None:
             return self.sd
-        return self.sd * min(max(lr / self.best[0], 0.5), 2.0) ** SD_GROWTH
+        return self.sd * math.pow(min(max(lr / self.best[0], 0.5), 2.0), SD_GROWTH)
 
     @cached_property
     def tried(self) -> tuple[Tried, ...]:
@@ -274,7 +274,18 @@ class BatchRuns:
 
 
 def batch_runs(config: LadderConfig, global_batch: int, results: Sequence[Result]) -> BatchRuns:
-    """The runs of one batch among all results, in canonical order."""
+    """The runs of one batch among all results, in canonical order.
+
+    >>> config = LadderConfig(batches=(8,), start_lr=0.1, reference_batch=8, lr_low=0.01, lr_high=1.0, target=0.5,
+    ...                       budget_samples=1000, total_samples=10_000)
+    >>> from orchestrator.theory.local_parabola import Curve
+    >>> t = np.arange(0.0, 151.0, 5.0)
+    >>> run = Run(global_batch=8, lr=0.1, seed=config.seed_of(8, "search", 0), max_samples=1000, purpose="search")
+    >>> found = batch_runs(config, 8, [Result(run=run, curve=Curve(samples=t, values=np.exp(-t / 144.27)),
+    ...                                       ended="overshot")])
+    >>> found.best[0], round(found.best[1].samples)
+    (0.1, 100)
+    """
     own = sorted((one for one in results if one.run.global_batch == global_batch), key=lambda one: one.run.key)
     return _batch_runs(config, global_batch, tuple(own))
 

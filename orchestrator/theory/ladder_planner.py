@@ -59,6 +59,12 @@ class Planner:
         """Up to `free` further runs; none where the running ones must end first; or why the study is over.
 
         The order of `results` and `running` does not matter.
+
+        >>> planner = Planner(config=LadderConfig(
+        ...     batches=(8, 32, 128), start_lr=0.1, reference_batch=8, lr_low=0.01, lr_high=1.0, target=0.5,
+        ...     budget_samples=1000, total_samples=10_000))
+        >>> [(run.global_batch, run.lr, run.purpose, run.max_samples) for run in planner.next_runs([], [], 2)]
+        [(8, 0.1, 'search', 1000)]
         """
         state = _State(self.config, results, running)
         spent = sum(one.samples for one in results) + sum(state.estimate(run) for run in running)
@@ -109,9 +115,14 @@ class _State:
             yield from self._search(batch)
         for batch in self._to_open(opened):
             yield from self._search(batch)
+        searching = any(run.purpose == "search" for run in self.running) or bool(self._to_open(opened))
+        settled = not searching and all(self._searched(batch) or self._lost(batch) for batch in opened)
         for batch in opened:
-            yield from self._finals(batch)
-        yield from self._more_finals(opened)
+            # A batch that is not sure of its learning rate waits for what others tell.
+            if settled or self._sure(batch):
+                yield from self._finals(batch)
+        if settled:
+            yield from self._more_finals(opened)
 
     def verdict(self, short: bool) -> Verdict:
         """Why nothing is wanted any more."""
@@ -180,6 +191,11 @@ class _State:
             return True
         return self._next(batch, ignore_running=True) is None
 
+    def _sure(self, batch: int) -> bool:
+        view = self.views[batch]
+        begun = final_lr(view) is not None or bool(self._running(batch, "final"))
+        return begun or (view.best is not None and self._valley(batch).best()[1] <= self.config.regret)
+
     def _next(self, batch: int, *, ignore_running: bool = False) -> float | None:
         """The ln(lr) that the search at a batch, where the target was reached, asks for."""
         key = (batch, ignore_running)
@@ -247,7 +263,7 @@ class _State:
         """A seed where it narrows the interval most for its samples, until it is as narrow as asked."""
         lrs = {batch: lr for batch in opened if (lr := self._final_lr(batch)) is not None}
         reached = {b: self.views[b].final_crossings[lr] for b, lr in lrs.items() if self.views[b].finals(lr)}
-        if any(run.purpose == "search" for run in self.running) or len(reached) < len(lrs):
+        if len(reached) < len(lrs):
             return
         if any(self._needs_finals(b, lrs[b], len(self.views[b].finals(lrs[b]))) for b in reached):
             return

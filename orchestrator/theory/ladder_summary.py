@@ -73,6 +73,11 @@ def summarise(config: LadderConfig, results: Sequence[Result]) -> StudyResult:
 
     The critical batch is fitted to final runs, and to the budget of a batch whose learning rates all failed to reach
     the target in it; raced runs tell it nothing, as they were stopped because they looked bad.
+
+    >>> config = LadderConfig(batches=(8,), start_lr=0.1, reference_batch=8, lr_low=0.01, lr_high=1.0, target=0.5,
+    ...                       budget_samples=1000, total_samples=10_000)
+    >>> summarise(config, []).reason
+    'not determined: no run reached the target (0 runs at 0 batches). Give more samples, or an easier target'
     """
     views = [batch_runs(config, batch, results) for batch in sorted(config.batches)]
     views = [view for view in views if view.results]
