@@ -236,7 +236,7 @@ def errors_of(found: StudyResult, problem: Problem) -> dict[int, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a row a study, and the mean."""
+    """Print a row a study, and means; grid(k) tries every learning rate under k seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--studies", type=int, default=5)
     parser.add_argument("--gangs", type=int, default=1)
@@ -244,28 +244,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     problem = Quadratic()
     print("study  Bcrit  low-high     alpha  oracles  of grid(1)  of grid(3)  ln errors by batch, %")
-    rows = []
+    rows: list[list[float]] = []
+    missed: dict[str, list[float]] = {"planner": [], "grid(1)": [], "grid(3)": []}
     for seed in range(asked.studies):
         config = quadratic_config(seed)
         results, _ = studied(problem, config, asked.gangs)
         found = summarise(config, results)
-        spent, finals = found.search_samples + found.final_samples, final_seeds(found)
-        grids = [
-            statistics.mean(gridded(problem, config, finals, order, seeds)[0] for order in range(asked.orders))
-            for seeds in (1, 3)
-        ]
-        ratio = spent / oracle(problem, config, finals)
-        rows.append((ratio, spent / grids[0], spent / grids[1]))
-        c, errors = found.critical, errors_of(found, problem)
-        print(
-            f"{seed:5d} {c.critical_batch or 0:6.1f}  {c.low or 0:5.1f}-{c.high or 0:5.1f}"
-            f" {found.exponent.alpha or 0:8.2f} {ratio:8.2f} {rows[-1][1]:11.2f} {rows[-1][2]:11.2f}   "
-            + " ".join(f"{100 * e:5.1f}" for e in errors.values())
+        spent, finals, errors = (
+            found.search_samples + found.final_samples,
+            final_seeds(found),
+            errors_of(found, problem),
         )
-    print(
-        "mean oracles, of grid(1), of grid(3):",
-        *(f"{statistics.mean(column):.2f}" for column in zip(*rows, strict=True)),
-    )
+        row = [spent / oracle(problem, config, finals)]
+        missed["planner"] += errors.values()
+        for seeds in (1, 3):
+            grids = [gridded(problem, config, finals, order, seeds) for order in range(asked.orders)]
+            row.append(spent / statistics.mean(samples for samples, _ in grids))
+            missed[f"grid({seeds})"] += [error for _, by_batch in grids for error in by_batch.values()]
+        rows.append(row)
+        c, alpha = found.critical, found.exponent.alpha or math.nan
+        print(
+            f"{seed:5d} {c.critical_batch or 0:6.1f}  {c.low or 0:5.1f}-{c.high or 0:5.1f} {alpha:8.2f} {row[0]:8.2f}"
+            f" {row[1]:11.2f} {row[2]:11.2f}   " + " ".join(f"{100 * e:5.1f}" for e in errors.values()),
+            flush=True,
+        )
+    means = [statistics.mean(column) for column in zip(*rows, strict=True)]
+    print("mean of oracles, of grid(1), of grid(3):", *(f"{mean:.2f}" for mean in means))
+    for name, every in missed.items():
+        reached = [100.0 * error for error in every if math.isfinite(error)]
+        mean, size = statistics.mean(reached), statistics.mean(abs(error) for error in reached)
+        lost = len(every) - len(reached)
+        print(f"{name}: mean error {mean:.1f} %, mean size {size:.1f} %, not reached {lost} of {len(every)}")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ SAME = 0.02
 EARLY = 3.0
 """Single curves cross early by so many times the variance of ln(samples); simulated on the noisy quadratic: 0 to 4."""
 NEAR = 0.2
+FAILURES = 3
+"""Learning rates that may fail in the final runs of a batch."""
+LOWER, WORSE = 0.97, 0.04
+"""A learning rate lower by so much shows a chosen one to be too high, where it takes fewer samples by so much."""
 PRECISION = 0.06
 """Standard error of ln(samples) at the learning rate that is chosen, or near it."""
 
@@ -233,11 +237,22 @@ class BatchRuns:
         return math.sqrt(squares / freedom / seeds)
 
     def failed(self, lr: float) -> bool:
-        """Whether final runs say that a learning rate does not reach the target reliably."""
+        """Whether final runs say that a learning rate is too high: they fail, or a lower one did better before."""
         runs = self.finals(lr)
         if any(one.ended == "diverged" for one in runs):
             return True
-        return len(runs) >= self.config.final_least and self.final_crossings[lr].samples is None
+        if len(runs) < self.config.final_least:
+            return False
+        found = self.final_crossings[lr]
+        if found.samples is None:
+            return True
+        lower = [one for one in self.tried if one.log_samples is not None and math.exp(one.log_lr) < LOWER * lr]
+        error = self.final_error(lr, len(runs))
+        return any(
+            math.log(found.samples) - (one.log_samples or 0.0)
+            > WORSE + 2.0 * math.hypot(error, one.sd / math.sqrt(one.seeds))
+            for one in lower
+        )
 
     def _by_lr(self, purpose: str) -> dict[float, list[Result]]:
         out: dict[float, list[Result]] = {}

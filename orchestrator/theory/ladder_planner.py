@@ -11,7 +11,7 @@ import numpy as np
 
 from orchestrator.theory.critical_batch import CriticalBatch
 from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Purpose, Result, Run
-from orchestrator.theory.ladder_batch import LEAST_GAIN, NEAR, SEARCH_MOST, START_SD, batch_runs
+from orchestrator.theory.ladder_batch import FAILURES, LEAST_GAIN, NEAR, SEARCH_MOST, START_SD, batch_runs
 from orchestrator.theory.ladder_rate import Guess, guess_lr
 from orchestrator.theory.ladder_summary import final_lr, fit_critical
 from orchestrator.theory.ladder_valley import Valley
@@ -21,7 +21,8 @@ FIRST_EXPONENT = 0.5
 """From the reference batch to the ladder, where nothing else is known."""
 SLACK = 3.0
 """Budgets go so far beyond what another batch needed. Updates do not grow with the batch, nor samples fall with it."""
-FAILURES = 3
+LOWERED = 0.9
+"""The next learning rate, at most, after one whose final runs failed."""
 AGAIN = 2.0
 """A further seed at a learning rate may take so many times the best crossing."""
 SEARCH_LEAST = 1.2
@@ -244,8 +245,8 @@ class _State:
         if holding:
             return min(holding)
         if len(failed) >= FAILURES:
-            return None
-        below = math.log(min(failed) * 0.85) if failed else math.inf
+            return final_lr(view)
+        below = math.log(min(failed) * LOWERED) if failed else math.inf
         return view.exact_lr(self._valley(batch).best(below)[0])
 
     def _needs_finals(self, batch: int, lr: float, seeds: int) -> bool:

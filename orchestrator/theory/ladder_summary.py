@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.theory.critical_batch import CriticalBatch, fit
 from orchestrator.theory.ladder import LadderConfig, Result
-from orchestrator.theory.ladder_batch import BatchRuns, batch_runs
+from orchestrator.theory.ladder_batch import FAILURES, BatchRuns, batch_runs
 from orchestrator.theory.ladder_rate import guess_lr
 from orchestrator.theory.lr_exponent import BestLr, LrExponent, lr_exponent
 from orchestrator.theory.observation import Observation
@@ -105,9 +105,16 @@ def fit_critical(views: Sequence[BatchRuns]) -> CriticalBatch:
 
 
 def final_lr(view: BatchRuns) -> float | None:
-    """The learning rate of the final runs, the lowest if higher ones failed; None without any that holds."""
-    lrs = {one.run.lr for one in view.results if one.run.purpose == "final"}
-    return min((lr for lr in lrs if not view.failed(lr)), default=None)
+    """The learning rate of the final runs, the lowest if higher ones failed; the best one if all that may fail did.
+
+    None where there is none yet, or none that reaches the target.
+    """
+    lrs = sorted({one.run.lr for one in view.results if one.run.purpose == "final"})
+    holding = [lr for lr in lrs if not view.failed(lr)]
+    if holding or len(lrs) < FAILURES:
+        return min(holding, default=None)
+    reached = {lr: samples for lr in lrs if (samples := view.final_crossings[lr].samples)}
+    return min(reached, key=lambda lr: reached[lr], default=None)
 
 
 def _observations(view: BatchRuns) -> tuple[Observation, ...]:
