@@ -81,7 +81,7 @@ class Planner:
             spent += state.estimate(run)
             out.append(run)
             state = _State(self.config, results, [*running, *out])
-        if out or running:
+        if out or running or free < 1:
             return tuple(out)
         return state.verdict(short)
 
