@@ -137,6 +137,7 @@ class Experiment:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is not None:
             self._status = "failed" if issubclass(kind, Exception) else "interrupted"
+            self.pool.in_a_hurry = True
         with self._stack:
             self._end()
 

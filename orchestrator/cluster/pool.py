@@ -22,7 +22,8 @@ from orchestrator.cluster.session import Session, draining, free_nodes
 from orchestrator.cluster.worker import WorkerSettings
 from orchestrator.errors import GangError, OrchestratorError
 
-CLOSE_TIMEOUT_S = 12.0
+CLOSE_TIMEOUT_S = 60.0  # on a cluster that others use after us
+HURRIED_CLOSE_S = 12.0  # when something broke, or somebody pressed Ctrl-C
 NODES_POLL_S = 2.0
 
 
@@ -65,6 +66,7 @@ class Pool:
             for index in range(gangs)
         ]
         self._closed = threading.Event()
+        self.in_a_hurry = False
 
     def __enter__(self) -> Pool:
         for gang in self._gangs:
@@ -108,11 +110,11 @@ class Pool:
         self._ask(self.mailbox.close.remote())
 
     def close(self) -> None:
-        """Send every gang home and wait up to `CLOSE_TIMEOUT_S`; what is left dies with the connection to Ray."""
+        """Send every gang home and wait for them, not long if `in_a_hurry`; the rest dies with the connection to Ray."""
         self._closed.set()
         with contextlib.suppress(GangError):  # of a mailbox that is gone the gangs learn by themselves
             self.send_home()
-        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        deadline = time.monotonic() + (HURRIED_CLOSE_S if self.in_a_hurry else CLOSE_TIMEOUT_S)
         for gang in self._gangs:
             gang.join(max(0.0, deadline - time.monotonic()))
         ray.kill(self.mailbox)
