@@ -110,7 +110,7 @@ class Pool:
         self._ask(self.mailbox.close.remote())
 
     def close(self) -> None:
-        """Send every gang home and wait for them, not long if `in_a_hurry`; the rest dies with the connection to Ray."""
+        """Send every gang home and wait, not long if `in_a_hurry`; what is left dies with the connection to Ray."""
         self._closed.set()
         with contextlib.suppress(GangError):  # of a mailbox that is gone the gangs learn by themselves
             self.send_home()
