@@ -179,7 +179,9 @@ def _warm_up(spec: TrialSpec, tasks: _Tasks, group: Group) -> None:
     """
     two_updates = 2 * spec.plan.global_batch
     lr = dataclasses.replace(spec.lr, warmup_samples=0)
-    short = dataclasses.replace(spec, budget_samples=two_updates, eval_every_samples=two_updates, target=None, lr=lr)
+    short = dataclasses.replace(
+        spec, budget_samples=two_updates, eval_every_samples=two_updates, eval_growth=0.0, target=None, lr=lr
+    )
     task = tasks.get(short)
     brief: Task | Exception
     try:

@@ -26,7 +26,7 @@ SEARCHABLE_SECTIONS: dict[str, type[BaseModel]] = {
     "task": TaskSection,
     "training": TrainingSection,
 }
-_FIXED_SECTIONS = ("name", "seed", "objective", "budget", "evaluation", "search", "cluster", "tracking")
+_FIXED_SECTIONS = ("name", "seed", "objective", "budget", "evaluation", "search", "study", "cluster", "tracking")
 _FIXED = {"task.name": "one search is about one task"}
 
 

@@ -14,6 +14,7 @@ from orchestrator.config import yaml_form
 from orchestrator.config.fields import Section, Seed
 from orchestrator.config.space import Parameter
 from orchestrator.config.space_form import dump_space, parse_space
+from orchestrator.config.study_section import StudySection
 from orchestrator.config.sweep_sections import (
     BudgetSection,
     CheckpointSection,
@@ -58,6 +59,7 @@ class SweepSpec(Section):
     training: TrainingSection = TrainingSection()
     evaluation: EvaluationSection = EvaluationSection()
     search: SearchSection = SearchSection()
+    study: StudySection = StudySection()
     cluster: ClusterSection = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     tracking: TrackingSection = TrackingSection()

@@ -88,7 +88,11 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSpec:
-    """One training run. Counts are samples unless their name says otherwise."""
+    """One training run. Counts are samples unless their name says otherwise.
+
+    With `eval_growth` > 0 the first evaluation comes before the first update, and later ones grow apart with the
+    samples seen: that share of them, at least `eval_every_samples`.
+    """
 
     task: TaskRef
     seed: int
@@ -97,6 +101,7 @@ class TrialSpec:
     optimizer: OptimizerRef
     budget_samples: int
     eval_every_samples: int
+    eval_growth: float = 0.0
     eval_batch: int = 256
     target: Target | None = None
     stop_at_target: bool = False
@@ -139,6 +144,8 @@ class TrialSpec:
         """
         raw = hide(self.to_dict(), ())
         raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
+        if not self.eval_growth:  # keys of trials that are older than it stay what they were
+            del raw["eval_growth"]
         return canonical_hash(raw)[:16]
 
 

@@ -6,6 +6,8 @@ batch gives the same numbers.
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 
 from orchestrator.theory._checks import whole
@@ -77,22 +79,37 @@ def lr_factor(
     return final + (1.0 - final) * left
 
 
-def crossed(before: int, after: int, every: int) -> bool:
-    """Whether going from `before` to `after` samples reaches or passes a multiple of `every` samples.
+def crossed(before: int, after: int, every: int, growth: float = 0.0) -> bool:
+    """Whether going from `before` to `after` samples reaches or passes a mark of the evaluation grid.
 
-    A multiple that `before` already stands on has been crossed earlier.
+    Marks are the multiples of `every` samples; with `growth` > 0 they grow apart with the samples seen s, the next one
+    after s lying max(`every`, `growth` * s) further, so that a curve is as well resolved wherever it crosses a target.
+    A mark that `before` already stands on has been crossed earlier.
 
     Raises:
-        ValueError: if `every` is below 1 or `after` below `before`.
+        ValueError: if `every` is below 1, `after` below `before`, or `growth` not from 0 to 1.
 
     >>> [crossed(960, 1024, 1000), crossed(1024, 1088, 1000), crossed(936, 1000, 1000), crossed(1000, 1064, 1000)]
     [True, False, True, False]
     """
-    if every < 1 or not 0 <= before <= after:
+    if every < 1 or not 0 <= before <= after or not 0.0 <= growth <= 1.0:
         raise ValueError(
-            f"before = {before!r}, after = {after!r}, every = {every!r}: need 0 <= before <= after, every >= 1"
+            f"before = {before!r}, after = {after!r}, every = {every!r}, growth = {growth!r}: need "
+            "0 <= before <= after, every >= 1, 0 <= growth <= 1"
         )
-    return after // every > before // every
+    if growth == 0.0:
+        return after // every > before // every
+    marks = _growing_marks(every, growth, 1 << after.bit_length())
+    return bisect.bisect_right(marks, after) > bisect.bisect_right(marks, before)
+
+
+@functools.lru_cache(maxsize=64)
+def _growing_marks(every: int, growth: float, until: int) -> tuple[int, ...]:
+    """Marks up to the first past `until`: sums of whole numbers, hence the same on every rank."""
+    marks = [every]
+    while marks[-1] <= until:
+        marks.append(marks[-1] + max(every, int(marks[-1] * growth)))
+    return tuple(marks)
 
 
 def evaluation_points(global_batch: int, budget_samples: int, every: int) -> list[int]:

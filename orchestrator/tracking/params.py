@@ -75,6 +75,7 @@ def params_of(trial_started: Record, sweep_started: Record) -> dict[str, str]:
         "budget/samples": spec.budget_samples,
         "budget/updates": spec.updates,
         "budget/eval_every": spec.eval_every_samples,
+        "budget/eval_growth": spec.eval_growth,
         "evaluation/batch": spec.eval_batch,
         "target/metric": target and target.metric,
         "target/value": target and target.value,

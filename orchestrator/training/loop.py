@@ -107,8 +107,10 @@ class Trial:
     def run(self) -> Outcome:
         """Update after update, until the budget is spent or something ends the trial."""
         parts, progress = self.parts, self.progress
-        progress.window.start_clock()
         ending = Ending("completed") if progress.samples_seen >= self.spec.budget_samples else None
+        if self.spec.eval_growth and progress.samples_seen == 0:
+            ending = self._evaluate(pause=False)
+        progress.window.start_clock()
         while ending is None:
             before = progress.samples_seen
             self._pause = self._pause or self._stop_requested()
@@ -124,7 +126,7 @@ class Trial:
             if ending is None:
                 progress.samples_seen = after = before + self.spec.plan.global_batch
                 done = after >= self.spec.budget_samples
-                if done or totals.pauses or crossed(before, after, self.spec.eval_every_samples):
+                if done or totals.pauses or self._is_due(before):
                     progress.window.stop_clock()
                     ending = self._boundary(before, done=done, pause=totals.pauses > 0)
                     progress.window.start_clock()
@@ -136,7 +138,7 @@ class Trial:
     def _boundary(self, before: int, *, done: bool, pause: bool) -> Ending | None:
         """Between two updates: evaluate and make a checkpoint, whichever is due, and end if it is time."""
         after, ending = self.progress.samples_seen, None
-        if done or crossed(before, after, self.spec.eval_every_samples):
+        if done or self._is_due(before):
             ending = self._evaluate(pause=pause)
         else:
             self._save({})
@@ -145,6 +147,11 @@ class Trial:
         if ending is None and pause:
             return Ending("stopped", f"stopped on request after {after} samples")
         return ending
+
+    def _is_due(self, before: int) -> bool:
+        """Whether the update after `before` samples crossed a mark of the evaluation grid."""
+        spec = self.spec
+        return crossed(before, self.progress.samples_seen, spec.eval_every_samples, spec.eval_growth)
 
     def _verdict(self, totals: Totals) -> Ending | None:
         """Whether the trial ends before this update touches the weights."""

@@ -60,9 +60,11 @@ class NoiseProbe:
         self._meter.append(square / count, grad_norm * grad_norm, small, big)
 
     def metrics(self) -> dict[str, float]:
-        """``noise_scale`` over the last `RECENT_UPDATES` updates, if it is determined."""
-        value = self._meter.estimate(RECENT_UPDATES).value if len(self._meter) else None
-        return {} if value is None else {"noise_scale": value}
+        """``noise_scale`` over the last `RECENT_UPDATES` updates with its interval, if it is determined."""
+        found = self._meter.estimate(RECENT_UPDATES) if len(self._meter) else None
+        if found is None or found.value is None or found.low is None or found.high is None:
+            return {}
+        return {"noise_scale": found.value, "noise_scale_low": found.low, "noise_scale_high": found.high}
 
     def outcome(self) -> dict[str, Any] | None:
         """The estimate over the whole run, or why there is none; None if the probe was not asked for."""

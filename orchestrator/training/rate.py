@@ -36,6 +36,8 @@ def check_trial(spec: TrialSpec, world_size: int) -> None:
     for name in ("budget_samples", "eval_every_samples", "eval_batch"):
         if getattr(spec, name) < 1:
             raise ValueError(f"{name} = {getattr(spec, name)!r}: must be at least 1")
+    if not 0 <= spec.eval_growth <= 1:
+        raise ValueError(f"eval_growth = {spec.eval_growth!r}: must be from 0 to 1")
     for name, known in (("precision", get_args(Precision)), ("reducer", get_args(Reducer))):
         if getattr(spec, name) not in known:
             raise ValueError(f"{name} = {getattr(spec, name)!r}: must be one of {', '.join(known)}")
