@@ -124,7 +124,11 @@ _TRIAL_METRICS = (
     ("noise_scale", "samples", "simple noise scale tr(Sigma)/|G|^2 of the last 500 updates; not there if undetermined"),
     ("noise_scale_low", "samples", "lower end of its 95 % interval"),
     ("noise_scale_high", "samples", "upper end"),
-    ("noise/*", "", "the estimate over the whole run: `outcome.json` holds it with its interval and assumptions"),
+    (
+        "noise/*",
+        "",
+        "the estimate over the whole run, and as `noise/end_*` over its end: `outcome.json` holds all of it",
+    ),
     ("updates", "count", "optimizer steps so far"),
     ("samples_per_second", "samples/s", "training speed, evaluations left out"),
     ("step_ms", "ms", "time of an update"),

@@ -204,6 +204,7 @@ class Trial:
     def _overflow(self) -> Ending | None:
         """An fp16 gradient overflowed: lower the loss scale, or give up where no scale can help."""
         self.parts.scaler.overflowed()
+        self.parts.probe.drop()
         if not self.parts.scaler.collapsed:
             return None
         reason = (
