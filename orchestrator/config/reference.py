@@ -55,7 +55,9 @@ def reference() -> str:
 
 
 def _chapter(level: str, key: str, section: type[BaseModel]) -> str:
-    return f"{level} `{key}`\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{_table(section, list(yaml_names(section)))}"
+    return (
+        f"{level} `{key}`\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{_table(section, list(yaml_names(section)))}"
+    )
 
 
 def _table(section: type[BaseModel], keys: list[str]) -> str:

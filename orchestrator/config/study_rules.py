@@ -137,5 +137,7 @@ def _ladder(spec: SweepSpec) -> tuple[int, ...] | None:
     reference = spec.batch.reference_batch
     if ladder is not None and spec.objective.target is None and reference not in ladder:
         rule = "without objective.target the target is read from a run at this batch, which must be one of the ladder's"
-        raise Refusal(rule, key="batch.reference", value=reference, remedy=f"write one of {', '.join(map(str, ladder))}")
+        raise Refusal(
+            rule, key="batch.reference", value=reference, remedy=f"write one of {', '.join(map(str, ladder))}"
+        )
     return ladder
