@@ -1,7 +1,7 @@
 """An experiment under way: gangs, record, tracking and console, started together and taken down together.
 
-Entry points that train trials (the sweep, and what comes after it) share this; what they search and report is theirs:
-an experiment with results of another kind overrides `described`, `concluded`, `drawn`, `summary`, `write_tables`, `say`.
+Entry points that train trials (the sweep, and what comes after it) share this; what they search and report is theirs.
+One whose results are of another kind overrides `described`, `concluded`, `drawn`, `summary`, `write_tables` and `say`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 from rich.console import Console as RichConsole
@@ -112,7 +112,7 @@ class Experiment:
         """A folder for what Ray writes and nobody reads again."""
         return self._scratch
 
-    def __enter__(self) -> Experiment:
+    def __enter__(self) -> Self:
         self._interrupts.install()
         with ExitStack() as stack:
             stack.callback(self._interrupts.uninstall)

@@ -53,14 +53,14 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
         "confidence": critical.confidence,
         "ladder": [_rung(one, critical, noise[one.global_batch]) for one in found.batches],
         "lr_exponent": {**found.exponent.to_dict(), "optimizer": optimizer},
-        "noise_scale": _noise(noise.get(headline), headline, critical, trials, found),
+        "noise_scale": _noise(None if headline is None else noise[headline], headline, critical, trials, found),
         "fit": critical.to_dict(),
         "warnings": warnings_of(found, optimizer),
     }
 
 
 def metrics_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of the study's MLflow run: ``metrics`` at ``samples_seen``, and ``by_batch`` at the step of each batch."""
+    """Metrics of the study's MLflow run: ``metrics`` at ``samples_seen``, ``by_batch`` at the step of each batch."""
     if "critical_batch" not in outcome:
         return {}
     metrics: dict[str, float] = {}

@@ -170,7 +170,7 @@ class Protocol:
             budget_samples=max(run.max_samples, trial.lr.warmup_samples),
             eval_every_samples=max(1, self.spec.budget.samples // FINEST),
             eval_growth=self.spec.study.eval_every.value,
-            target=goal and Target(metric=goal.metric, value=goal.value, mode=goal.mode),
+            target=None if goal is None else Target(metric=goal.metric, value=goal.value, mode=goal.mode),
             stop_at_target=False,
         )
 

@@ -1,4 +1,4 @@
-"""A study's runs as its record tells them, and the verdict on each: pure functions of evaluations, whoever replays them.
+"""A study's runs as its record tells them, and the verdict on each: pure functions of evaluations.
 
 Decisions lag behind training: a gang goes on while the driver thinks. So a run counts up to the evaluation at which its
 verdict fell, however much further it got; that depends on no clock.
