@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from rich.console import Console as RichConsole
 
 from orchestrator.experiment import Experiment
 from orchestrator.report import study_report
 from orchestrator.report.summary import finite_only
-from orchestrator.study.outcome import metrics_of, outcome_of
+from orchestrator.storage import join, write_stream
+from orchestrator.study.outcome import ladder_table, metrics_of, outcome_of
 from orchestrator.study.protocol import Protocol
 from orchestrator.study.trials import trials_of
 from orchestrator.theory.ladder_planner import Verdict
@@ -52,5 +55,15 @@ class StudyExperiment(Experiment):
     def _outcome(self) -> dict[str, Any]:
         return outcome_of(self._protocol, trials_of(read_events(self.run_dir.events)), self.verdict)
 
+    def write_tables(self) -> None:
+        """Those of every experiment, and the ladder."""
+        super().write_tables()
+        if self.verdict is not None:
+            table = ladder_table(finite_only(self._outcome()))
+            write_stream(join(self.run_dir.uri, "ladder.parquet"), functools.partial(pq.write_table, table))
+
     def drawn(self, folder: Path) -> list[Path]:
-        return []
+        """Samples and updates, learning rates, and the noise scale."""
+        from orchestrator.report.study_figures import write_study_figures
+
+        return write_study_figures(finite_only(self._outcome()), self.spec.name, folder)

@@ -7,6 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from orchestrator.study.noise import noise_at_target, noise_path
 from orchestrator.study.protocol import Plan, Protocol
 from orchestrator.study.trials import BASELINE, StudyTrial, results_of
@@ -15,6 +18,29 @@ from orchestrator.theory.critical_batch import CBS20, CRITICAL_BATCH, CriticalBa
 from orchestrator.theory.ladder_planner import Verdict
 from orchestrator.theory.ladder_summary import BatchResult, StudyResult, summarise
 
+CURVE_POINTS = 40
+_LADDER_COLUMNS = (
+    ("global_batch", pa.int64()),
+    ("samples_to_target", pa.float64()),
+    ("se_log", pa.float64()),
+    ("low", pa.float64()),
+    ("high", pa.float64()),
+    ("updates_to_target", pa.float64()),
+    ("seed_samples", pa.list_(pa.float64())),
+    ("seeds", pa.int64()),
+    ("lr", pa.float64()),
+    ("best_lr", pa.float64()),
+    ("best_lr_se_log", pa.float64()),
+    ("excess", pa.float64()),
+    ("tried_lrs", pa.int64()),
+    ("fitted", pa.float64()),
+    ("fitted_low", pa.float64()),
+    ("fitted_high", pa.float64()),
+    ("noise_scale", pa.float64()),
+    ("noise_scale_low", pa.float64()),
+    ("noise_scale_high", pa.float64()),
+    ("reason", pa.string()),
+)
 UNFINISHED = Verdict(kind="unfinished", reason="the study was cut before it knew enough; take it on with --resume")
 
 
@@ -54,7 +80,7 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
         "ladder": [_rung(one, critical, noise[one.global_batch]) for one in found.batches],
         "lr_exponent": {**found.exponent.to_dict(), "optimizer": optimizer},
         "noise_scale": _noise(None if headline is None else noise[headline], headline, critical, trials, found),
-        "fit": critical.to_dict(),
+        "fit": {**critical.to_dict(), "curve": _curve(critical, plan.config.batches)},
         "warnings": warnings_of(found, optimizer),
     }
 
@@ -77,6 +103,19 @@ def metrics_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
         found = {f"ladder/{name}": float(rung[name]) for name in names if rung[name] is not None}
         rungs.append({"global_batch": rung["global_batch"], "metrics": found})
     return {"metrics": metrics, "by_batch": rungs, "samples_seen": outcome["samples"]["spent"]}
+
+
+def ladder_table(outcome: Mapping[str, Any]) -> pa.Table:
+    """A row a batch, as the summary's ``ladder``; noise scale and fitted samples with their intervals as columns."""
+    columns: dict[str, list[Any]] = {name: [] for name, _ in _LADDER_COLUMNS}
+    for rung in outcome.get("ladder", []):
+        flat = dict(rung)
+        for name in ("noise_scale", "fitted"):
+            part = flat.pop(name) or {}
+            flat |= {name: part.get("value"), f"{name}_low": part.get("low"), f"{name}_high": part.get("high")}
+        for name, column in columns.items():
+            column.append(flat[name])
+    return pa.table({name: pa.array(columns[name], kind) for name, kind in _LADDER_COLUMNS})
 
 
 def _plan(protocol: Protocol, trials: Sequence[StudyTrial]) -> Plan | None:
@@ -143,6 +182,12 @@ def _noise(
         "along_training": noise_path(trials, rung),
         "reason": "",
     }
+
+
+def _curve(critical: CriticalBatch, batches: Sequence[int]) -> list[dict[str, Any]]:
+    """The fitted curve with its band, within the ladder."""
+    grid = [float(batch) for batch in np.geomspace(min(batches), max(batches), CURVE_POINTS)]
+    return [{"global_batch": batch, **_interval(critical.predict(batch))} for batch in grid]
 
 
 def _interval(found: Estimate) -> dict[str, float | None]:
