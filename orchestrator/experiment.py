@@ -1,6 +1,7 @@
 """An experiment under way: gangs, record, tracking and console, started together and taken down together.
 
 Entry points that train trials (the sweep, and what comes after it) share this; what they search and report is theirs.
+One whose results are of another kind overrides `described`, `concluded`, `drawn`, `summary`, `write_tables` and `say`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import psutil
+from rich.console import Console as RichConsole
 
 from orchestrator.cluster.capacity import accelerators, count_gangs
 from orchestrator.cluster.session import Session, connect
@@ -29,6 +31,7 @@ from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
 from orchestrator.errors import GangError, OrchestratorError
 from orchestrator.past import Past
+from orchestrator.report import final_report
 from orchestrator.report.console import Console
 from orchestrator.report.quiet import quiet
 from orchestrator.report.summary import SCHEMA_VERSION, build_summary
@@ -109,7 +112,7 @@ class Experiment:
         """A folder for what Ray writes and nobody reads again."""
         return self._scratch
 
-    def __enter__(self) -> Experiment:
+    def __enter__(self) -> Self:
         self._interrupts.install()
         with ExitStack() as stack:
             stack.callback(self._interrupts.uninstall)
@@ -159,6 +162,32 @@ class Experiment:
             warnings=self._warnings,
         )
 
+    def described(self) -> dict[str, Any]:
+        """What ``sweep_started`` says beside the spec and the surroundings."""
+        return {}
+
+    def concluded(self) -> dict[str, Any]:
+        """Metrics of the whole run by name, and at which step, for its MLflow run; empty for none."""
+        return {}
+
+    def drawn(self, folder: Path) -> Iterable[Path]:
+        """Figures, written into `folder`."""
+        from orchestrator.report.figures import write_figures
+
+        return write_figures(read_events(self.run_dir.events), folder)
+
+    def write_tables(self) -> None:
+        """The Parquet tables, as of now."""
+        write_results(read_events(self.run_dir.events), self.run_dir.uri)
+
+    def say(self, out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
+        """The last words; the last line is `run_dir`."""
+        final_report.write(out, summary, run_dir)
+
+    def note(self, text: str) -> None:
+        """Say a sentence while trials run."""
+        self._console.note(text)
+
     def _end(self) -> None:
         """Write what there is, whatever happened; send it to MLflow; say the last word."""
         if self._status != "done":
@@ -170,10 +199,10 @@ class Experiment:
         self._follower.close()
         self._drain()
         with self._surviving():
-            write_results(read_events(self.run_dir.events), self.run_dir.uri)
+            self.write_tables()
         with self._surviving():
             summary = {**self.summary(), "status": self._status}
-            self._stack.callback(self._console.finish, summary, self.run_dir.uri)
+            self._stack.callback(self._console.finish, summary, self.run_dir.uri, self.say)
             self.run_dir.write_json("summary.json", summary)
             self.run_dir.publish()
         if self._lost is not None:
@@ -202,10 +231,10 @@ class Experiment:
     def _figures(self) -> None:
         if self._status != "done":
             return
-        from orchestrator.report.figures import write_figures
-
         try:
-            for figure in write_figures(read_events(self.run_dir.events), self.run_dir.local / "figures"):
+            if found := self.concluded():
+                self.pool.append("sweep_concluded", **found)
+            for figure in self.drawn(self.run_dir.local / "figures"):
                 self.pool.append("artifact", path=str(figure), folder="figures")
         except GangError:
             raise
@@ -267,6 +296,7 @@ class Experiment:
             "spec": self.spec.to_dict(),
             "facts": dict(self.facts),
             "task_source": {"hash": digest, "files": files},
+            **self.described(),
             **self._surroundings(),
         }
 
@@ -313,6 +343,6 @@ class Experiment:
     def _tables(self, event: Event) -> None:
         started_at = time.monotonic()
         if event["event"] == "trial_ended" and started_at >= self._tables_due_at:
-            write_results(read_events(self.run_dir.events), self.run_dir.uri)
+            self.write_tables()
             ended_at = time.monotonic()
             self._tables_due_at = ended_at + (ended_at - started_at) / TABLES_SHARE

@@ -1,4 +1,4 @@
-"""Take on a sweep that was cut: ``python -m orchestrator.sweep --resume DIR``.
+"""Take on a run that was cut: ``python -m orchestrator.sweep --resume DIR``, or ``orchestrator.study``.
 
 Finished trials are not trained again, the others go on from their checkpoints, and the search goes on as if it had
 never been cut.
@@ -11,67 +11,97 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.cluster.session import connect, is_local
-from orchestrator.config.load import OVERRIDE_SOURCE, load_spec, masked_keys
+from orchestrator.config.load import OVERRIDE_SOURCE, Loaded, load_spec, masked_keys
 from orchestrator.config.reach import Reach
 from orchestrator.config.spec import SweepSpec
 from orchestrator.errors import ConfigError, RefusedError, ResourceError, StorageError
 from orchestrator.past import Past
 from orchestrator.preparation import Prepared, prepare
 from orchestrator.report.console import Console
-from orchestrator.sweep import sweep
 from orchestrator.tracking.events import EventLog
 from orchestrator.tracking.run_dir import RunDir, holds_run
 
-# What a run may be taken on with: everything that does not change what its trials compute.
-FREE = ("cluster.", "checkpoint.", "tracking.", "search.trials", "search.seeds", "search.repeat_top")
+# What a run may always be taken on with, as it does not change what trials compute.
+FREE = ("cluster.", "checkpoint.", "tracking.")
 _PATIENCE_S = 60.0  # for a driver that was just killed to let go of the record and of the cluster's resources
 _POLL_S = 0.5
 
 
-def resume(folder: str, overrides: Sequence[str]) -> int:
-    """Take on the sweep in the run directory `folder`; returns the exit code.
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An entry point whose runs can be taken on.
+
+    Attributes:
+        name: ``sweep`` or ``study``.
+        free: settings that a run of it may be taken on with, beside `FREE`; they decide how much is done.
+        start: runs what is prepared: ``(prepared, out, past=, overrides=)``.
+        finish: writes the last words again for a run that is done: ``(console, summary, uri)``.
+        loaded: a spec as the entry point sees it, from the file's.
+    """
+
+    name: str
+    free: tuple[str, ...]
+    start: Callable[..., None]
+    finish: Callable[[Console, dict[str, Any], str], None] = Console.finish
+    loaded: Callable[[Loaded], Loaded] = lambda loaded: loaded
+
+
+def resume(folder: str, overrides: Sequence[str], entry: Entry) -> int:
+    """Take on the run in the run directory `folder`; returns the exit code.
 
     Raises:
-        RefusedError: it holds no sweep, another process still writes to it, or something that decides results is not
+        RefusedError: it holds no such run, another process still writes to it, or something that decides results is not
             as it was.
     """
     if not holds_run(folder):
-        rule, remedy = "the folder holds no sweep", "start one with --out, or name the run directory of a sweep"
+        rule = f"the folder holds no {entry.name}"
+        remedy = f"start one with --out, or name the run directory of a {entry.name}"
         raise StorageError(rule, key="--resume", value=folder, remedy=remedy)
     run_dir = RunDir(folder, taken_on=True)
     file = str(run_dir.local / "spec.yaml")
     hidden = masked_keys(file)  # credentials are never kept: they are given again
-    loaded = load_spec(file, overrides)
-    _check_overrides(loaded.set_keys, also=hidden)
+    loaded = entry.loaded(load_spec(file, overrides))
+    _check_overrides(loaded.set_keys, entry, also=hidden)
     given_again = [text for text, key in zip(overrides, loaded.set_keys, strict=True) if key in hidden]
     prepared = prepare(loaded, file=file)
     _wait_for_the_record(run_dir)
     past = Past.read(run_dir.events)
     if past.started:
+        _check_kind(past, entry, folder)
         _check_unchanged(prepared, past, file)
         _check_split(prepared.spec, file)
-    prepared = dataclasses.replace(prepared, as_started=load_spec(file, given_again).spec)
-    if _is_done(prepared, past):
+    prepared = dataclasses.replace(prepared, as_started=entry.loaded(load_spec(file, given_again)).spec)
+    if _is_done(prepared, past, entry):
         with Console(sys.stdout) as console:
-            console.finish(json.loads((run_dir.local / "summary.json").read_text()), run_dir.uri)
+            entry.finish(console, json.loads((run_dir.local / "summary.json").read_text()), run_dir.uri)
         return 0
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         _wait_for_resources(prepared)
         if session is not None:
             prepared.check_storage(folder, session)
-        sweep(prepared, folder, past=past if past.started else None, overrides=overrides)
+        entry.start(prepared, folder, past=past if past.started else None, overrides=overrides)
     return 0
 
 
-def _check_overrides(keys: Iterable[str], *, also: Collection[str]) -> None:
+def _check_kind(past: Past, entry: Entry, folder: str) -> None:
+    kind = "study" if "study" in past.started else "sweep"
+    if kind != entry.name:
+        remedy = f"python -m orchestrator.{kind} --resume takes it on"
+        raise StorageError(f"the folder holds a {kind}", key="--resume", value=folder, remedy=remedy)
+
+
+def _check_overrides(keys: Iterable[str], entry: Entry, *, also: Collection[str]) -> None:
+    every = (*FREE, *entry.free)
     for key in keys:
-        if key not in also and not any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE):
-            allowed = ", ".join(free + "*" if free.endswith(".") else free for free in FREE)
-            rule = f"a sweep is taken on with what it was started with, apart from {allowed}"
-            raise ConfigError(rule, file=OVERRIDE_SOURCE, key=key, remedy="leave it out, or start a new sweep")
+        if key not in also and not any(key == free or (free.endswith(".") and key.startswith(free)) for free in every):
+            allowed = ", ".join(free + "*" if free.endswith(".") else free for free in every)
+            rule = f"a {entry.name} is taken on with what it was started with, apart from {allowed}"
+            raise ConfigError(rule, file=OVERRIDE_SOURCE, key=key, remedy=f"leave it out, or start a new {entry.name}")
 
 
 def _check_unchanged(prepared: Prepared, past: Past, file: str) -> None:
@@ -120,8 +150,12 @@ def _wait_for_resources(prepared: Prepared) -> None:
             time.sleep(_POLL_S)
 
 
-def _is_done(prepared: Prepared, past: Past) -> bool:
-    history, spec = past.history, prepared.spec.search
-    was = history.started.get("spec", {}).get("search", {})
-    asked = (spec.trials, spec.seeds, spec.repeat_top) == (was.get("trials"), was.get("seeds"), was.get("repeat_top"))
-    return asked and history.status == "done"
+def _is_done(prepared: Prepared, past: Past, entry: Entry) -> bool:
+    now, was = prepared.spec.to_dict(), past.started.get("spec", {})
+    pairs = [(now[section][name], was.get(section, {}).get(name)) for section, name in map(_split, entry.free)]
+    return past.history.status == "done" and all(before == after for after, before in pairs)
+
+
+def _split(key: str) -> tuple[str, str]:
+    section, _, name = key.partition(".")
+    return section, name

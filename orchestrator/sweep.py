@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from orchestrator.command_line import Parser, exit_code_of
 from orchestrator.config.load import load_spec
-from orchestrator.errors import OrchestratorError, RefusedError, TrialError
+from orchestrator.errors import RefusedError, TrialError
 
 if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
@@ -23,35 +23,17 @@ if TYPE_CHECKING:
     from orchestrator.preparation import Prepared
 
 DEFAULT_SPACE = "search_spaces/digits.yaml"
+# What a sweep may be taken on with, beside what never changes what trials compute.
+FREE = ("search.trials", "search.seeds", "search.repeat_top")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a sweep from the command line; returns the exit code."""
-    try:
-        return _run(_parse(argv))
-    except OrchestratorError as error:
-        # One line, whatever an error of somebody else's code put into it.
-        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except SystemExit as exit_:  # while ray.init has a handler of its own for the signal
-        if exit_.code != signal.SIGTERM:
-            raise
-        print("interrupted", file=sys.stderr)
-        return 130
-
-
-class _Parser(argparse.ArgumentParser):
-    """Refuses as everything else does: one line, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RefusedError(message, file="command line", remedy=f"see {self.prog} --help")
+    return exit_code_of(lambda: _run(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m orchestrator.sweep", description=__doc__)
+    parser = Parser(prog="python -m orchestrator.sweep", description=__doc__)
     parser.add_argument("space", nargs="?", metavar="SPACE.yaml", help=f"what to search (default: {DEFAULT_SPACE})")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, such as search.trials=8"
@@ -69,9 +51,9 @@ def _run(args: argparse.Namespace) -> int:
         if args.space or args.out or args.dry_run:
             rule = "--resume takes the spec and the folder of the run itself"
             raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml, --out and --dry-run")
-        from orchestrator.resume import resume
+        from orchestrator.resume import Entry, resume
 
-        return resume(args.resume, overrides)
+        return resume(args.resume, overrides, Entry(name="sweep", free=FREE, start=sweep))
     file = args.space or DEFAULT_SPACE
     loaded = load_spec(file, overrides)
     # Torch, Ray and Optuna take seconds to import; a misspelt key is refused before that.

@@ -18,7 +18,7 @@ _KINDS = ("best_metric", "samples_to_target")
 
 
 def as_study(loaded: Loaded, *, file: str) -> Loaded:
-    """The spec as a study trains it: its ladder stands in the space, and what only a sweep reads is left at its default.
+    """The spec as a study trains it: its ladder stands in the space, and what only a sweep reads is at its default.
 
     Raises:
         ConfigError: names file, key, value, rule and remedy.
@@ -136,7 +136,7 @@ def _ladder(spec: SweepSpec) -> tuple[int, ...] | None:
         ladder = asked
     reference = spec.batch.reference_batch
     if ladder is not None and spec.objective.target is None and reference not in ladder:
-        rule = "without objective.target the target is read from a run at this batch, which must be one of the ladder's"
+        rule = "without objective.target the target is read from a run at this batch, which must be one of the ladder"
         raise Refusal(
             rule, key="batch.reference", value=reference, remedy=f"write one of {', '.join(map(str, ladder))}"
         )

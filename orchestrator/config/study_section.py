@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from orchestrator.config.duration import Duration
 from orchestrator.config.fields import MOST, Count, Positive, Section, Share, whole
@@ -32,12 +32,19 @@ def _batches(value: Any) -> tuple[int, ...] | Literal["auto"]:
     return tuple(sorted(batches))
 
 
+def _plain(batches: tuple[int, ...] | str) -> list[int] | str:
+    return batches if isinstance(batches, str) else list(batches)
+
+
+Batches = Annotated[tuple[int, ...] | Literal["auto"], PlainValidator(_batches), PlainSerializer(_plain)]
+
+
 class StudySection(Section):
     """How a critical-batch study measures. It tunes the learning rate of every batch of a ladder, within the range of
     `space.lr.base`, to reach `objective.target` in the fewest samples; `budget.samples` bounds one run.
     """
 
-    batches: Annotated[tuple[int, ...] | Literal["auto"], PlainValidator(_batches)] = "auto"
+    batches: Batches = "auto"
     """Global batches, at least 3; auto takes those of `space.batch.global`, or places them around the noise scale."""
 
     width: Annotated[float, Field(gt=1)] = 1.5

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import IO, Any
 
@@ -24,6 +24,8 @@ from orchestrator.report.live_table import live_view
 from orchestrator.report.objective import Objective
 from orchestrator.report.plan import Plan
 from orchestrator.report.progress import Progress
+
+Report = Callable[[RichConsole, Mapping[str, Any], str], None]
 
 REFRESH_PER_S = 4
 PROGRESS_EVERY_S = 30.0
@@ -82,10 +84,10 @@ class Console:
         """Write a sentence, such as a warning, above the live table or as a line of the log."""
         self._out.print(escape(hide(text)))
 
-    def finish(self, summary: Mapping[str, Any], run_dir: str) -> None:
+    def finish(self, summary: Mapping[str, Any], run_dir: str, write: Report = final_report.write) -> None:
         """Write the final report. Its last line is `run_dir`, unbroken; of an address, what is no credential."""
         self.close()
-        final_report.write(self._out, summary, mask(run_dir))
+        write(self._out, summary, mask(run_dir))
 
     def _view(self) -> RenderableType:
         with self._lock:

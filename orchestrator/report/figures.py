@@ -25,7 +25,7 @@ from orchestrator.theory.lr_rules import scale
 
 DPI = 120
 MAX_LEGEND_BATCHES = 12
-_GREY = "0.55"
+GREY = "0.55"
 _RULE_STYLES = {"none": ":", "sqrt": "-", "linear": "--", "power": "-.", "noise": (0, (5, 1, 1, 1)), "sde": (0, (1, 1))}
 
 
@@ -43,7 +43,7 @@ def write_figures(events: Iterable[Event], folder: Path) -> list[Path]:
     if len(objective.names) == 2 and objective.ranked(history.searched):
         figures["updates_against_samples"] = updates_against_samples(history)
     folder.mkdir(parents=True, exist_ok=True)
-    return [_save(figure, folder / f"{name}.png") for name, figure in figures.items()]
+    return [save(figure, folder / f"{name}.png") for name, figure in figures.items()]
 
 
 def metric_by_samples(history: SweepHistory) -> Figure:
@@ -56,7 +56,7 @@ def metric_by_samples(history: SweepHistory) -> Figure:
     trials = [trial for trial in history.searched if _curve(trial, objective.metric)[0]]
     colors = batch_colors(trial.global_batch for trial in trials)
     bold = {ranked[0].trial for batch in colors if (ranked := _ranked_curves(trials, batch, objective))}
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = panels(1)
     for trial in sorted(trials, key=lambda t: t.trial in bold):
         samples, values = _curve(trial, objective.metric)
         is_bold = trial.trial in bold
@@ -72,9 +72,9 @@ def metric_by_samples(history: SweepHistory) -> Figure:
         )
     _fit_to(axes, _compared_values([trial for trial in trials if trial.trial in bold], objective))
     if objective.target is not None:
-        axes.axhline(objective.target, color=_GREY, linestyle="--", linewidth=1)
+        axes.axhline(objective.target, color=GREY, linestyle="--", linewidth=1)
         axes.annotate(
-            "target", (1, objective.target), xycoords=("axes fraction", "data"), ha="right", va="bottom", color=_GREY
+            "target", (1, objective.target), xycoords=("axes fraction", "data"), ha="right", va="bottom", color=GREY
         )
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -97,7 +97,7 @@ def best_by_batch(history: SweepHistory) -> Figure:
     for trial in finished:
         best.setdefault(trial.global_batch, trial)
     batches = sorted(best)
-    figure, (above, below) = _figure(2)
+    figure, (above, below) = panels(2)
     _value_panel(above, objective, finished, [best[batch] for batch in batches])
     _lr_panel(below, history, objective, [best[batch] for batch in batches])
     title = "best of each global batch"
@@ -106,7 +106,7 @@ def best_by_batch(history: SweepHistory) -> Figure:
         winner = finished[0]
         for axes, y in ((above, _last_value(winner, objective)), (below, winner.peak_lr)):
             axes.plot(winner.global_batch, y, marker="*", markersize=15, color="tab:red", zorder=5, linestyle="none")
-    _batch_axis(below, sorted({trial.global_batch for trial in history.searched}))
+    batch_axis(below, sorted({trial.global_batch for trial in history.searched}))
     above.tick_params(labelbottom=False)
     above.set_title(f"{history.started['name']}: {title}")
     return figure
@@ -120,14 +120,14 @@ def updates_against_samples(history: SweepHistory) -> Figure:
     objective = Objective.of(history)
     finished = objective.ranked(history.searched)
     colors = batch_colors(trial.global_batch for trial in finished)
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = panels(1)
     for batch, color in colors.items():
         points = np.array([trial.value for trial in finished if trial.global_batch == batch])
         axes.scatter(points[:, 1], points[:, 0], color=color, s=28, label=str(batch), zorder=3)
     front = np.array([trial.value for trial in objective.pareto_front(finished)]).reshape(-1, 2)
-    axes.plot(front[:, 1], front[:, 0], color=_GREY, linewidth=1.2, zorder=2)
-    _log_axis(axes, "x")
-    _log_axis(axes, "y")
+    axes.plot(front[:, 1], front[:, 0], color=GREY, linewidth=1.2, zorder=2)
+    log_axis(axes, "x")
+    log_axis(axes, "y")
     axes.set_xlabel(objective.names[1])
     axes.set_ylabel(objective.names[0])
     axes.set_title(f"{history.started['name']}: cost of the target; the line is the Pareto front")
@@ -148,12 +148,12 @@ def _value_panel(
     axes: Axes, objective: Objective, finished: Sequence[TrialHistory], best: Sequence[TrialHistory]
 ) -> None:
     values = [_last_value(trial, objective) for trial in finished]
-    axes.scatter([trial.global_batch for trial in finished], values, s=18, color=_GREY, alpha=0.6, label="a trial")
+    axes.scatter([trial.global_batch for trial in finished], values, s=18, color=GREY, alpha=0.6, label="a trial")
     bests = [_last_value(trial, objective) for trial in best]
     axes.plot([trial.global_batch for trial in best], bests, marker="o", color="tab:blue", label="best of the batch")
     axes.set_ylabel(objective.names[-1])
     if objective.kind != "best_metric" and values:
-        _log_axis(axes, "y")
+        log_axis(axes, "y")
     else:
         # Ranked best first: the worst quarter may leave the frame.
         _fit_to(axes, [*bests, *values[: -(-3 * len(values) // 4)]])
@@ -167,7 +167,7 @@ def _lr_panel(axes: Axes, history: SweepHistory, objective: Objective, best: Seq
         ("diverged", "x", [trial for trial in tried if trial.status == "diverged"]),
     ):
         if chosen:
-            color = _GREY if name == "tried" else "tab:red"
+            color = GREY if name == "tried" else "tab:red"
             x, y = [trial.global_batch for trial in chosen], [trial.peak_lr for trial in chosen]
             axes.scatter(x, y, s=18, marker=marker, color=color, alpha=0.6, label=name)
     x, y = [trial.global_batch for trial in best], [trial.peak_lr for trial in best]
@@ -194,9 +194,10 @@ def _lr_panel(axes: Axes, history: SweepHistory, objective: Objective, best: Seq
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
-    figure = Figure(figsize=(8, 5 if panels == 1 else 7), dpi=DPI, layout="constrained")
-    all_axes = np.atleast_1d(figure.subplots(panels, 1, sharex=True))
+def panels(count: int) -> tuple[Figure, Sequence[Axes]]:
+    """A figure of so many panels above each other, over one horizontal axis."""
+    figure = Figure(figsize=(8, 5 if count == 1 else 7), dpi=DPI, layout="constrained")
+    all_axes = np.atleast_1d(figure.subplots(count, 1, sharex=True))
     for axes in all_axes:
         axes.grid(True, color="0.92", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -204,7 +205,8 @@ def _figure(panels: int) -> tuple[Figure, Sequence[Axes]]:
     return figure, list(all_axes)
 
 
-def _log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
+def log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
+    """A logarithmic axis of counts."""
     axes.set(**{f"{which}scale": "log"})
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -212,7 +214,8 @@ def _log_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _batch_axis(axes: Axes, batches: Sequence[int]) -> None:
+def batch_axis(axes: Axes, batches: Sequence[int]) -> None:
+    """A logarithmic axis of global batches."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(batches) if len(batches) <= MAX_LEGEND_BATCHES else LogLocator(base=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
@@ -272,7 +275,8 @@ def _last_value(trial: TrialHistory, objective: Objective) -> float:
     return values[-1]
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG, replaced whole; its path."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     figure.savefig(part, format="png")
     os.replace(part, path)

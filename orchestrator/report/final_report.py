@@ -21,19 +21,19 @@ def write(out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
     values = " and ".join(summary["objective"]["values"])
     out.print()
     title = f"By global batch (split: micro x accumulation x world), best {values}"
-    _write_table(out, title, tables.batch_table(summary))
+    write_table(out, title, tables.batch_table(summary))
     if summary["rules"]:
         title = "LR rules with one base LR for all batches, against an LR tuned at each"
-        _write_table(out, title, tables.rules_table(summary["rules"]))
+        write_table(out, title, tables.rules_table(summary["rules"]))
     if summary["repeats"]:
-        _write_table(out, "Settings repeated under other seeds", tables.repeats_table(summary["repeats"]))
+        write_table(out, "Settings repeated under other seeds", tables.repeats_table(summary["repeats"]))
     out.print(f"[bold]Trials:[/bold] {_counts(summary['counts'])}")
     if summary["pareto_front"] is not None:
         _write_front(out, summary)
     else:
         _write_best(out, summary)
-    _write_list(out, "Warnings", summary["warnings"])
-    _write_list(out, "Next", summary["next"])
+    write_list(out, "Warnings", summary["warnings"])
+    write_list(out, "Next", summary["next"])
     # Written past rich's wrapping, so that scripts can take the last line as the path.
     out.file.write(f"{run_dir}\n")
     out.file.flush()
@@ -42,11 +42,11 @@ def write(out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
 def write_plan(out: RichConsole, plan: Plan) -> None:
     """The whole plan; says at the end that nothing was started."""
     out.print(f"[bold]{escape(plan.name)}[/bold]: task {escape(plan.task)}, {escape(plan.objective)}\n")
-    _write_table(out, "Searched", tables.candidates_table(plan))
+    write_table(out, "Searched", tables.candidates_table(plan))
     combinations = plan.combinations
     size = "a continuous space" if combinations is None else f"{combinations:,} combinations"
     out.print(f"{plan.trials} trials out of {size}; {escape(plan.search)}\n")
-    _write_table(out, "Batches", tables.planned_batches_table(plan))
+    write_table(out, "Batches", tables.planned_batches_table(plan))
     gangs = f"{_plural(plan.gangs, 'gang')} of {_plural(plan.workers_per_gang, 'worker')}"
     out.print(
         f"A trial sees {plan.budget_samples:,} samples and is evaluated every {plan.eval_every_samples:,}. "
@@ -54,7 +54,7 @@ def write_plan(out: RichConsole, plan: Plan) -> None:
     )
     for name, amount in plan.needed.items():
         out.print(f"{name}: {amount:g} needed, {plan.available.get(name, 0):g} available")
-    _write_list(out, "Warnings", plan.warnings)
+    write_list(out, "Warnings", plan.warnings)
     out.print(f"tracking: {escape(plan.tracking_uri)}", soft_wrap=True)
     out.print(f"output:   {escape(plan.output)}", soft_wrap=True)
     out.print("Dry run: nothing was started.")
@@ -64,7 +64,8 @@ def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _write_table(out: RichConsole, title: str, table: Table) -> None:
+def write_table(out: RichConsole, title: str, table: Table) -> None:
+    """A table under its title."""
     out.print(f"[bold]{escape(title)}[/bold]")
     out.print(table)
     out.print()
@@ -81,7 +82,7 @@ def _write_front(out: RichConsole, summary: Mapping[str, Any]) -> None:
         )
         lr = formats.lr(spec["lr"]["peak"])
         setting = f"global batch {spec['plan']['global_batch']}, peak LR {lr} ({spec['lr']['rule']})"
-        _write_indented(out, f"{values}: {point['trial']}, {setting}", bullet="- ")
+        write_indented(out, f"{values}: {point['trial']}, {setting}", bullet="- ")
 
 
 def _write_best(out: RichConsole, summary: Mapping[str, Any]) -> None:
@@ -95,7 +96,7 @@ def _write_best(out: RichConsole, summary: Mapping[str, Any]) -> None:
     )
     out.print(f"[bold]Best:[/bold] {best['trial']}, {escape(values)}")
     plan, lr = best["spec"]["plan"], best["spec"]["lr"]
-    _write_indented(
+    write_indented(
         out,
         f"global batch {plan['global_batch']} = micro {plan['micro_batch']} x accumulation {plan['accumulation']} x "
         f"world size {plan['world_size']}; peak LR {formats.lr(lr['peak'])} ({lr['rule']} from "
@@ -103,17 +104,18 @@ def _write_best(out: RichConsole, summary: Mapping[str, Any]) -> None:
     )
     settings = " ".join(f"{key}={_plain(value)}" for key, value in best["params"].items())
     if settings:
-        _write_indented(out, settings)
+        write_indented(out, settings)
 
 
-def _write_list(out: RichConsole, title: str, sentences: Any) -> None:
+def write_list(out: RichConsole, title: str, sentences: Any) -> None:
+    """Sentences under a title; nothing if there are none."""
     if sentences:
         out.print(f"[bold]{title}:[/bold]")
     for sentence in sentences:
-        _write_indented(out, sentence, bullet="- ")
+        write_indented(out, sentence, bullet="- ")
 
 
-def _write_indented(out: RichConsole, text: str, *, bullet: str = "") -> None:
+def write_indented(out: RichConsole, text: str, *, bullet: str = "") -> None:
     """`text` wrapped to the console and indented; rich's own padding would fill each line with blanks."""
     indent = "  " + " " * len(bullet)
     wrapped = textwrap.fill(text, out.width, initial_indent=f"  {bullet}", subsequent_indent=indent)

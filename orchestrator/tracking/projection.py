@@ -67,6 +67,7 @@ class Projection:
             "trial_ended": self._on_trial_ended,
             "trial_reused": self._on_trial_reused,
             "artifact": self._on_artifact,
+            "sweep_concluded": self._on_sweep_concluded,
             "sweep_ended": self._on_sweep_ended,
         }.get(kind)
         if handler is not None:
@@ -100,6 +101,8 @@ class Projection:
             f"experiment {self._experiment!r}", lambda: self._mlflow.experiment(self._experiment)
         )
         tags = {"orchestrator.kind": "sweep", "orchestrator.sweep_id": cursor.sweep_id}
+        if "study" in event:
+            tags["study"] = event["study"]
         parent = self._runs.create(event["name"], event["t"], tags)
         if parent is None:
             return
@@ -221,6 +224,16 @@ class Projection:
                 lambda: self._mlflow.log_file(parent, event["path"], event.get("folder", "")),
                 upload=True,
             )
+
+    def _on_sweep_concluded(self, event: Event) -> None:
+        """Metrics of the whole run; those of a batch at the step of that batch, which they are drawn against."""
+        parent, at = self._cursor.parent_run_id, event["t"]
+        if parent is None:
+            return
+        points = [Point(name, float(value), at, event["samples_seen"]) for name, value in event["metrics"].items()]
+        for rung in event["by_batch"]:
+            points += [Point(name, float(value), at, rung["global_batch"]) for name, value in rung["metrics"].items()]
+        self._persist("conclusions", lambda: self._mlflow.log(parent, points=points))
 
     def _on_sweep_ended(self, event: Event) -> None:
         status = event["status"]

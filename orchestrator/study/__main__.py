@@ -1,0 +1,124 @@
+"""Measure the critical batch size: ``python -m orchestrator.study [SPACE.yaml]``.
+
+Tunes the learning rate of each batch of a ladder until the target is reached in the fewest samples, and fits what that
+takes. Exit codes: 0 done, whatever was found, 1 failed while running, 2 refused before anything was started,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from orchestrator.command_line import Parser, exit_code_of
+from orchestrator.config.load import load_spec
+from orchestrator.config.study_rules import as_study
+from orchestrator.errors import RefusedError
+
+if TYPE_CHECKING:
+    from orchestrator.past import Past
+    from orchestrator.preparation import Prepared
+
+DEFAULT_SPACE = "search_spaces/digits_study.yaml"
+# What a study may be taken on with, beside what never changes what trials compute: how sure it should be.
+FREE = ("study.width", "study.precision", "study.least_seeds", "study.most_seeds", "study.total_samples")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a study from the command line; returns the exit code."""
+    return exit_code_of(lambda: _run(_parse(argv)))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(prog="python -m orchestrator.study", description=__doc__)
+    parser.add_argument("space", nargs="?", metavar="SPACE.yaml", help=f"what to study (default: {DEFAULT_SPACE})")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, such as study.width=2"
+    )
+    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/<name>-<utc time>)")
+    parser.add_argument("--resume", metavar="DIR", help="take on the study of a run directory that was cut")
+    parser.add_argument("--method", choices=("ladder",), default="ladder", help="tune the LR of each batch of a ladder")
+    return parser.parse_args(argv)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.resume is not None:
+        if args.space or args.out:
+            rule = "--resume takes the spec and the folder of the run itself"
+            raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml and --out")
+        from orchestrator.report import study_report
+        from orchestrator.resume import Entry, resume
+
+        entry = Entry(
+            name="study",
+            free=FREE,
+            start=study,
+            finish=lambda console, summary, uri: console.finish(summary, uri, study_report.write),
+            loaded=lambda loaded: as_study(loaded, file=f"{args.resume}/spec.yaml"),
+        )
+        return resume(args.resume, args.set, entry)
+    file = args.space or DEFAULT_SPACE
+    loaded = as_study(load_spec(file, args.set), file=file)
+    from orchestrator.cluster.session import connect, is_local
+    from orchestrator.preparation import prepare
+
+    out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
+    prepared = prepare(loaded, file=file, out=out)
+    with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
+        prepared.check_resources()
+        if session is not None:
+            prepared.check_storage(out, session)
+        study(prepared, out)
+    return 0
+
+
+def study(prepared: Prepared, out: str, *, past: Past | None = None, overrides: Sequence[str] = ()) -> None:
+    """Carry a prepared study out into the run directory `out`; arguments and errors are those of `sweep.sweep`."""
+    from orchestrator.study.experiment import StudyExperiment
+    from orchestrator.study.protocol import Protocol
+    from orchestrator.study.trials import trials_of
+    from orchestrator.tracking.run_dir import RunDir
+    from orchestrator.tracking.uri import make_folder
+
+    protocol = Protocol(
+        spec=prepared.spec, metric_modes=prepared.facts.metric_modes, train_samples=prepared.facts.train_samples
+    )
+    protocol.check(prepared.file)
+    make_folder(prepared.tracking_uri)
+    run_dir = RunDir(out, taken_on=past is not None)
+    command = ["python", "-m", "orchestrator.study", "--resume", run_dir.uri]
+    started = prepared.as_started or prepared.spec
+    with StudyExperiment(
+        protocol=protocol,
+        spec=prepared.spec,
+        facts=prepared.event_facts(),
+        objective=prepared.objective,
+        warm_up=prepared.baseline,
+        run_dir=run_dir,
+        tracking_uri=prepared.tracking_uri,
+        warnings=prepared.warnings,
+        file=prepared.file,
+        modules=prepared.modules,
+        resume_command=shlex.join([*command, *(word for text in overrides for word in ("--set", text))]),
+        past=past,
+    ) as experiment:
+        from orchestrator.study.executor import Executor
+
+        executor = Executor(
+            protocol=protocol,
+            pool=experiment.pool,
+            resolve=lambda run, goal: protocol.trial_spec(started, run, goal),
+            known=trials_of(past.events) if past else (),
+            note=experiment.note,
+        )
+        experiment.verdict = executor.run()
+        experiment.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Trains what the planner asks for on warm gangs, follows every run, and stops it where its verdict falls.
+
+It holds nothing that the record does not: another process that reads the same events goes on in the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from orchestrator.config.trial import TrialSpec
+from orchestrator.errors import GangError, TrialError
+from orchestrator.study.protocol import Plan, Protocol
+from orchestrator.study.trials import BASELINE, STOPPED_BY, Goal, StudyTrial, judge
+from orchestrator.theory.ladder import Result, Run
+from orchestrator.theory.ladder_planner import Planner, Rival, Verdict
+
+if TYPE_CHECKING:
+    from orchestrator.cluster.pool import Pool
+
+MOST_FAILURES = 2
+"""Of one run: a run that fails once is trained again, one that fails again has a reason of its own."""
+
+logger = logging.getLogger(__name__)
+
+
+class Executor:
+    """Carries a study out.
+
+    Args:
+        protocol: the study.
+        pool: the gangs.
+        resolve: from a run and the target, if it is known yet, to the trial that it means.
+        known: trials of an earlier process, as its record tells them.
+        note: told how target and ladder were arrived at.
+    """
+
+    def __init__(
+        self,
+        *,
+        protocol: Protocol,
+        pool: Pool,
+        resolve: Callable[[Run, Goal | None], TrialSpec],
+        known: Iterable[StudyTrial] = (),
+        note: Callable[[str], None] = logger.info,
+    ) -> None:
+        self._protocol, self._pool, self._resolve, self._note = protocol, pool, resolve, note
+        self._trials = list(known)
+        self._asked: dict[Any, StudyTrial] = {}
+        self._failures = Counter[tuple[Any, ...]]()
+
+    def run(self) -> Verdict:
+        """Train until nothing more is worth it; why that is so.
+
+        Raises:
+            TrialError: a run failed again.
+            GangError: no gang is left.
+            OrchestratorError: the record cannot be written any more.
+        """
+        plan = self._plan()
+        if isinstance(plan, str):
+            return Verdict(kind="not reached", reason=plan)
+        for note in plan.notes:
+            self._note(note)
+        planner = Planner(config=plan.config)
+        results = {trial.trial: result for trial in self._trials if (result := trial.result(plan.goal)) is not None}
+        for trial in self._trials:
+            if trial.status == "running" and trial not in self._asked.values():
+                self._go_on(trial, plan.goal)
+        while True:
+            running = [trial.run for trial in self._asked.values()]
+            found = planner.next_runs(list(results.values()), running, self._pool.size - len(running))
+            if isinstance(found, Verdict):
+                return found
+            for run in found:
+                self._start(run, planner.rival(list(results.values()), run), run.purpose, plan.goal)
+            results.update(self._next_results(plan.goal))
+
+    def _plan(self) -> Plan | str:
+        """Train the baseline run, or what is left of it."""
+        goal = self._protocol.goal
+        while True:
+            earlier = [one for one in self._trials if one.phase == BASELINE and one.status != "failed"]
+            if earlier and earlier[-1].status == "running" and (goal is None or earlier[-1].result(goal) is None):
+                self._go_on(earlier[-1], goal)
+            else:
+                run = self._protocol.baseline(earlier)
+                if run is None:
+                    return self._protocol.plan(earlier)
+                self._start(run, Rival(), BASELINE, goal)
+            while self._asked and not self._next_results(goal):
+                pass
+
+    def _start(self, run: Run, rival: Rival, phase: str, goal: Goal | None) -> None:
+        trial = StudyTrial(trial=f"t{len(self._trials):04d}", run=run, rival=rival, phase=phase)
+        self._trials.append(trial)
+        self._submit(trial, goal)
+        self._ask(trial)
+
+    def _go_on(self, trial: StudyTrial, goal: Goal | None) -> None:
+        """Attach to a trial that an earlier process left: it goes on from its checkpoint, or ends if all is known."""
+        self._submit(trial, goal)
+        result = None if goal is None else trial.result(goal)
+        if result is not None:
+            self._stop(trial, result)
+        else:
+            trial.evaluations.clear()  # they are told again
+            self._ask(trial)
+
+    def _submit(self, trial: StudyTrial, goal: Goal | None) -> None:
+        spec = self._resolve(trial.run, goal)
+        info = {**trial.info(), "key": spec.key}
+        ray.get(self._pool.mailbox.submit.remote(trial.trial, spec.to_dict(), info))
+
+    def _ask(self, trial: StudyTrial) -> None:
+        after = trial.evaluations[-1]["samples_seen"] if trial.evaluations else -1
+        self._asked[self._pool.mailbox.next_message.remote(trial.trial, after)] = trial
+
+    def _next_results(self, goal: Goal | None) -> dict[str, Result]:
+        """Wait for news of some run; the results of those that are decided by it."""
+        ready, _ = ray.wait(list(self._asked), num_returns=1)
+        found = {}
+        for reference in ready:
+            trial = self._asked.pop(reference)
+            result = self._take(trial, ray.get(reference), goal)
+            if result is not None:
+                found[trial.trial] = result
+        return found
+
+    def _take(self, trial: StudyTrial, message: Mapping[str, Any], goal: Goal | None) -> Result | None:
+        if "interrupted" in message:
+            self._pool.check()
+            raise GangError(f"no worker group could be kept: {message['interrupted']}")
+        if "over" in message:
+            trial.outcome, trial.status = message["outcome"], message["outcome"]["status"]
+            self._check_failure(trial)
+            return None if goal is None else trial.result(goal)
+        trial.evaluations.append(message)
+        if goal is None or goal.metric not in message["metrics"]:
+            self._ask(trial)
+            return None
+        curve = trial.curve(goal.metric)
+        ended = judge(trial.run, trial.rival, curve, goal)
+        if ended is None:
+            self._ask(trial)
+            return None
+        result = Result(run=trial.run, curve=curve, ended=ended)
+        self._stop(trial, result)
+        return result
+
+    def _stop(self, trial: StudyTrial, result: Result) -> None:
+        """What is decided needs no more training; one at its budget ends by itself."""
+        policy = STOPPED_BY.get(result.ended)
+        if policy is not None:
+            self._pool.cancel(trial.trial, policy)
+        trial.status = "stopped"
+
+    def _check_failure(self, trial: StudyTrial) -> None:
+        if trial.status != "failed":
+            return
+        self._failures[trial.run.key] += 1
+        if self._failures[trial.run.key] >= MOST_FAILURES:
+            run = f"batch {trial.run.global_batch}, learning rate {trial.run.lr:g}, seed {trial.run.seed}"
+            raise TrialError(f"a run failed {MOST_FAILURES} times ({run}): {trial.outcome['reason']}")

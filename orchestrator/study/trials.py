@@ -1,0 +1,154 @@
+"""A study's runs as its record tells them, and the verdict on each: pure functions of evaluations.
+
+Decisions lag behind training: a gang goes on while the driver thinks. So a run counts up to the evaluation at which its
+verdict fell, however much further it got; that depends on no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from orchestrator.theory.ladder import Ended, Result, Run
+from orchestrator.theory.ladder_planner import Rival
+from orchestrator.theory.ladder_stop import beyond, hopeless
+from orchestrator.theory.local_parabola import Curve
+
+Mode = Any
+STOPPED_BY: Mapping[Ended, str] = {"overshot": "overshoot", "raced": "race"}
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """The value of the metric that counts as trained."""
+
+    metric: str
+    value: float
+    mode: Mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The noise scale with its interval, in samples, as it was after so many `samples` of a run."""
+
+    value: float
+    low: float
+    high: float
+    samples: int
+
+
+@dataclass(kw_only=True)
+class StudyTrial:
+    """A run under its trial id.
+
+    Attributes:
+        run: what the planner asked for.
+        rival: what it had to beat when it began; later results do not change that.
+        phase: ``baseline``, ``search`` or ``final``.
+        evaluations: as the journal has them, ascending in samples.
+        status: of the trial; ``running`` until it has ended.
+        outcome: as the journal has it, once it has ended.
+    """
+
+    trial: str
+    run: Run
+    rival: Rival
+    phase: str
+    evaluations: list[Mapping[str, Any]] = field(default_factory=list)
+    status: str = "running"
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Samples that it really trained, as far as is known."""
+        last = self.evaluations[-1]["samples_seen"] if self.evaluations else 0
+        return int(self.outcome.get("samples_seen", last))
+
+    def info(self) -> dict[str, Any]:
+        """What its ``trial_started`` event says, so that another process knows it again."""
+        samples = self.rival.samples if math.isfinite(self.rival.samples) else None
+        return {
+            "number": int(self.trial.removeprefix("t")),
+            "params": {"batch.global": self.run.global_batch, "lr.base": self.run.lr},
+            "phase": self.phase,
+            "repeat_of": None,
+            "run": asdict(self.run),
+            "rival": {"samples": samples, "se_log": self.rival.se_log},
+        }
+
+    def curve(self, metric: str) -> Curve:
+        """Its evaluations; a value that is not finite where it diverged."""
+        points = [(e["samples_seen"], e["metrics"][metric]) for e in self.evaluations if metric in e["metrics"]]
+        if self.status == "diverged":
+            last = points[-1][0] if points else -1
+            points.append((max(last + 1, self.samples), math.inf))
+        samples, values = zip(*points, strict=True) if points else ((), ())
+        return Curve(samples=np.array(samples, dtype=np.float64), values=np.array(values, dtype=np.float64))
+
+    def noise(self, until: float = math.inf) -> Noise | None:
+        """The noise scale of the updates before the last evaluation up to `until` samples that could tell it."""
+        for one in reversed(self.evaluations):
+            if one["samples_seen"] <= until and "noise_scale" in (metrics := one["metrics"]):
+                ends = {"low": metrics["noise_scale_low"], "high": metrics["noise_scale_high"]}
+                return Noise(value=metrics["noise_scale"], samples=one["samples_seen"], **ends)
+        return None
+
+    def result(self, goal: Goal) -> Result | None:
+        """The run up to the evaluation that decided it; None while nothing did, or where it failed."""
+        if self.status == "failed" or (self.status == "running" and not self.evaluations):
+            return None
+        curve = self.curve(goal.metric)
+        for n in range(1, len(curve.samples) + 1):
+            so_far = Curve(samples=curve.samples[:n], values=curve.values[:n])
+            ended = judge(self.run, self.rival, so_far, goal)
+            if ended is not None:
+                return Result(run=self.run, curve=so_far, ended=ended)
+        return None if self.status in ("running", "stopped") else Result(run=self.run, curve=curve, ended="budget")
+
+
+def judge(run: Run, rival: Rival, curve: Curve, goal: Goal) -> Ended | None:
+    """Why a run is over after the last evaluation of `curve`; None if it goes on."""
+    now = float(curve.samples[-1])
+    if not math.isfinite(curve.values[-1]):
+        return "diverged"
+    if beyond(curve, goal.value, goal.mode, run.overshoot, run.least_samples):
+        return "overshot"
+    if now >= run.max_samples:
+        return "budget"
+    raced = run.purpose == "search" and hopeless(
+        curve, goal.value, goal.mode, rival.samples, rival.se_log, run.max_samples
+    )
+    return "raced" if raced else None
+
+
+def trials_of(events: Iterable[Mapping[str, Any]]) -> list[StudyTrial]:
+    """The trials of a study's record, in the order in which they began."""
+    found: dict[str, StudyTrial] = {}
+    for event in events:
+        match event["event"]:
+            case "trial_started":
+                rival = event["rival"]
+                samples = math.inf if rival["samples"] is None else rival["samples"]
+                found[event["trial"]] = StudyTrial(
+                    trial=event["trial"],
+                    run=Run(**event["run"]),
+                    rival=Rival(samples=samples, se_log=rival["se_log"]),
+                    phase=event["phase"],
+                )
+            case "evaluation":
+                found[event["trial"]].evaluations.append(event)
+            case "trial_ended":
+                found[event["trial"]].status = event["status"]
+                found[event["trial"]].outcome = event["outcome"]
+    return list(found.values())
+
+
+def results_of(trials: Sequence[StudyTrial], goal: Goal) -> list[Result]:
+    """The results of those that are decided."""
+    results = [trial.result(goal) for trial in trials]
+    return [result for result in results if result is not None]
