@@ -93,6 +93,12 @@ _TRIAL_PARAMS = (
     ("budget/updates!", "count", "training length, rounded up"),
     ("budget/eval_every!", "samples", "an evaluation follows each update that crosses a multiple"),
     ("budget/eval_growth!", "share", "evaluations grow apart by this share of samples seen; 0 keeps the interval"),
+    (
+        "start/samples_seen!",
+        "samples",
+        "of the checkpoint that a branch begins with; `none` for one that begins afresh",
+    ),
+    ("start/trajectory!", "", "16 hex digits of the trial that left it"),
     ("evaluation/batch!", "samples", "batch of the evaluation, the same in every trial"),
     ("target/metric!", "", "metric that counts as trained; `none` without a target"),
     ("target/value!", "of the metric", "value to reach"),
