@@ -67,7 +67,7 @@ def trial_to_train(record: TrialRecord, overrides: Sequence[str]) -> tuple[Trial
             file=_FILE,
             key="start",
             value=spec.start.trajectory,
-            remedy="replay a trial that begins afresh; the study that made the branch repeats it, with --resume",
+            remedy="replay a trial that begins afresh",
         )
     options = _overridden(spec.task.options, overrides)
     for name, value in options.items():
