@@ -250,7 +250,7 @@ def markdown() -> str:
         "# What a run carries in MLflow",
         "",
         "One parent run a sweep, one child run a trial. The `step` of a trial's metrics is samples seen, all workers",
-        "together; that of a sweep's metrics is samples seen by all its trials, unless said otherwise. A key with a * is",
+        "together; that of a sweep's metrics is samples seen by all its trials, unless said otherwise. A key with * is",
         "on every run. Params are written once, and a value that is not set reads `none`. A value longer than 6,000",
         "characters is replaced by its beginning, length and hash: the artifact holds it whole.",
         "",
