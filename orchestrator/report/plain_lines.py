@@ -31,6 +31,7 @@ def line_of(event: Event, history: SweepHistory) -> str | None:
 
 def _ended(trial: TrialHistory, objective: Objective) -> str:
     what = f"stopped by {trial.stopped_by}" if trial.stopped_by else trial.status.replace("target_reached", "at target")
+    what = "past target" if trial.stopped_by == "overshoot" else what
     setting = f"{trial.trial} {what:<10} B {trial.global_batch} ({trial.split}) lr {formats.lr(trial.peak_lr)}"
     if trial.status in ("failed", "diverged"):
         return _cut(f"{setting}: {_first_line(trial.reason)}")

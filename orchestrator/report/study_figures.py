@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from orchestrator.report import formats
 from orchestrator.report.figures import GREY, batch_axis, log_axis, panels, save
@@ -70,6 +70,7 @@ def lr_by_batch(outcome: Record, name: str) -> Figure:
         label = f"B^{found['alpha']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
         axes.plot(line, found["lr_at_one"] * line ** found["alpha"], color="tab:orange", label=label)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: formats.lr(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("peak LR")
