@@ -22,8 +22,8 @@ from orchestrator.past import Past
 from orchestrator.preparation import Prepared, prepare
 from orchestrator.report.console import Console
 from orchestrator.sweep import sweep
-from orchestrator.tracking.events import EventLog
-from orchestrator.tracking.run_dir import RunDir, holds_run
+from orchestrator.tracking.events import EventLog, is_written
+from orchestrator.tracking.run_dir import SPEC, RunDir, holds_run
 
 # What a run may be taken on with: everything that does not change what its trials compute.
 FREE = ("cluster.", "checkpoint.", "tracking.", "search.trials", "search.seeds", "search.repeat_top")
@@ -42,7 +42,7 @@ def resume(folder: str, overrides: Sequence[str]) -> int:
         rule, remedy = "the folder holds no sweep", "start one with --out, or name the run directory of a sweep"
         raise StorageError(rule, key="--resume", value=folder, remedy=remedy)
     run_dir = RunDir(folder, taken_on=True)
-    file = str(run_dir.local / "spec.yaml")
+    file = str(run_dir.local / SPEC)
     hidden = masked_keys(file)  # credentials are never kept: they are given again
     loaded = load_spec(file, overrides)
     _check_overrides(loaded.set_keys, also=hidden)
@@ -54,15 +54,16 @@ def resume(folder: str, overrides: Sequence[str]) -> int:
         _check_unchanged(prepared, past, file)
         _check_split(prepared.spec, file)
     prepared = dataclasses.replace(prepared, as_started=load_spec(file, given_again).spec)
-    if _is_done(prepared, past):
+    summary = run_dir.local / "summary.json"
+    if _is_done(prepared, past) and summary.exists():
         with Console(sys.stdout) as console:
-            console.finish(json.loads((run_dir.local / "summary.json").read_text()), run_dir.uri)
+            console.finish(json.loads(summary.read_text()), run_dir.uri)
         return 0
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         _wait_for_resources(prepared)
         if session is not None:
             prepared.check_storage(folder, session)
-        sweep(prepared, folder, past=past if past.started else None, overrides=overrides)
+        sweep(prepared, run_dir, past=past if past.started else None, overrides=overrides)
     return 0
 
 
@@ -99,14 +100,9 @@ def _check_split(spec: SweepSpec, file: str) -> None:
 def _wait_for_the_record(run_dir: RunDir) -> None:
     """Whoever was killed a moment ago may not be quite gone."""
     deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            EventLog(run_dir.events).close()
-            return
-        except StorageError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_POLL_S)
+    while run_dir.events.exists() and is_written(run_dir.events) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    EventLog(run_dir.events).close()
 
 
 def _wait_for_resources(prepared: Prepared) -> None:

@@ -144,8 +144,11 @@ def test_a_finished_sweep_has_nothing_to_take_on(calm: Sweep, capsys: pytest.Cap
     [
         (["--resume", "{empty}"], "holds no sweep"),
         (["--resume", "{run}", "--set", "lr.base=0.5"], "lr.base"),
-        (["--resume", "{run}", "--set", "cluster.workers=3"], "must be a multiple of the workers"),
-        (["space.yaml", "--resume", "{run}"], "leave out SPACE.yaml"),
+        (
+            ["--resume", "{run}", "--set", "cluster.workers=3"],
+            "Nearest feasible: 15 = micro 5 x accumulation 1 x world 3",
+        ),
+        (["space.yaml", "--resume", "{run}"], "Leave out SPACE.yaml"),
     ],
 )
 def test_what_cannot_be_taken_on_is_refused(
