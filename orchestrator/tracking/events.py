@@ -130,7 +130,7 @@ class EventLog:
         self._size += len(line)
 
     def _take_back(self) -> None:
-        """Remove what was written of a line; if even that is impossible, write no more: a torn line must be the last."""
+        """Remove what was written of a line; if that fails too, write no more: a torn line must be the last."""
         try:
             if self._fd >= 0:
                 os.ftruncate(self._fd, self._size)
