@@ -41,7 +41,7 @@ from orchestrator.storage import join
 from orchestrator.tracking.events import Event, EventLog, read_events
 from orchestrator.tracking.follow import Follower
 from orchestrator.tracking.results import write_results
-from orchestrator.tracking.run_dir import RunDir
+from orchestrator.tracking.run_dir import SPEC, RunDir
 from orchestrator.tracking.software import cpu_name, software_versions
 from orchestrator.tracking.task_source import task_source
 from orchestrator.tracking.tracker import Tracker
@@ -99,6 +99,7 @@ class Experiment:
         self._stack = ExitStack()
         self._status = "failed"
         self._lost: Exception | None = None
+        self._hurried = False  # Ctrl-C was pressed while the run ended
         self.session: Session
         self.pool: Pool
         self._tracker: Tracker | None = None
@@ -121,7 +122,7 @@ class Experiment:
             for warning in self._warnings:
                 self._console.note(f"warning: {warning}")
             if self.past is None:
-                self.run_dir.write("spec.yaml", self.spec.to_yaml())
+                self.run_dir.write(SPEC, self.spec.to_yaml())
             stack.enter_context(quiet(self.run_dir.local / "ray.log"))
             # Ray Train takes seconds to import, and Ray's own processes seconds to start: both at once.
             threading.Thread(target=importlib.import_module, args=("orchestrator.cluster.pool",), daemon=True).start()
@@ -143,6 +144,8 @@ class Experiment:
             self.pool.in_a_hurry = True
         with self._stack:
             self._end()
+        if self._hurried and kind is None:
+            raise KeyboardInterrupt
 
     def finish(self) -> None:
         """All trials were suggested: wait for those that were stopped to reach their next evaluation."""
@@ -194,9 +197,12 @@ class Experiment:
             self._console.note(f"{self._status}; what is done is safe. Take it on with: {self._resume_command}")
         with self._surviving():
             self.pool.send_home()
+        with self._surviving():
             self._figures()
+        with self._surviving():
             self.pool.append("sweep_ended", status=self._status)
-        self._follower.close()
+        with self._surviving():
+            self._follower.close()
         self._drain()
         with self._surviving():
             self.write_tables()
@@ -210,9 +216,14 @@ class Experiment:
 
     @contextlib.contextmanager
     def _surviving(self) -> Iterator[None]:
-        """What cannot be done any more must not keep from the rest; the first such error is told at the end."""
+        """What cannot be done any more must not keep from the rest; the first such error is told at the end.
+
+        Somebody who presses Ctrl-C while a run ends gets what can be had at once.
+        """
         try:
             yield
+        except KeyboardInterrupt:
+            self._hurried = self.pool.in_a_hurry = True
         except (OrchestratorError, OSError) as error:
             logger.exception("while ending")
             self._warnings.append(str(error))
@@ -220,16 +231,21 @@ class Experiment:
 
     def _drain(self) -> None:
         """Give the MLflow writer time for the rest, and less of it to people who pressed Ctrl-C."""
-        in_a_hurry = self._status == "interrupted"
+        in_a_hurry = self._hurried or self._status == "interrupted"
         if in_a_hurry and self._tracker is None:
             return
         with self._surviving():
-            left = self._tracking().close(HURRIED_DRAIN_S if in_a_hurry else DRAIN_TIMEOUT_S)
+            tracker = self._tracking()
+            try:
+                left = tracker.close(HURRIED_DRAIN_S if in_a_hurry else DRAIN_TIMEOUT_S)
+            except KeyboardInterrupt:
+                self._hurried = self.pool.in_a_hurry = True
+                left = tracker.close(HURRIED_DRAIN_S)
             if not left.nothing:
                 self._warnings.append(str(left))
 
     def _figures(self) -> None:
-        if self._status != "done":
+        if self._status != "done" or self._hurried:
             return
         try:
             if found := self.concluded():

@@ -23,8 +23,8 @@ from orchestrator.errors import ConfigError, RefusedError, ResourceError, Storag
 from orchestrator.past import Past
 from orchestrator.preparation import Prepared, prepare
 from orchestrator.report.console import Console
-from orchestrator.tracking.events import EventLog
-from orchestrator.tracking.run_dir import RunDir, holds_run
+from orchestrator.tracking.events import EventLog, first_event, is_written
+from orchestrator.tracking.run_dir import SPEC, RunDir, holds_run
 
 # What a run may always be taken on with, as it does not change what trials compute.
 FREE = ("cluster.", "checkpoint.", "tracking.")
@@ -63,7 +63,8 @@ def resume(folder: str, overrides: Sequence[str], entry: Entry) -> int:
         remedy = f"start one with --out, or name the run directory of a {entry.name}"
         raise StorageError(rule, key="--resume", value=folder, remedy=remedy)
     run_dir = RunDir(folder, taken_on=True)
-    file = str(run_dir.local / "spec.yaml")
+    _check_kind(run_dir, entry)
+    file = str(run_dir.local / SPEC)
     hidden = masked_keys(file)  # credentials are never kept: they are given again
     loaded = entry.loaded(load_spec(file, overrides))
     _check_overrides(loaded.set_keys, entry, also=hidden)
@@ -72,27 +73,28 @@ def resume(folder: str, overrides: Sequence[str], entry: Entry) -> int:
     _wait_for_the_record(run_dir)
     past = Past.read(run_dir.events)
     if past.started:
-        _check_kind(past, entry, folder)
         _check_unchanged(prepared, past, file)
         _check_split(prepared.spec, file)
     prepared = dataclasses.replace(prepared, as_started=entry.loaded(load_spec(file, given_again)).spec)
-    if _is_done(prepared, past, entry):
+    summary = run_dir.local / "summary.json"
+    if _is_done(prepared, past, entry) and summary.exists():
         with Console(sys.stdout) as console:
-            entry.finish(console, json.loads((run_dir.local / "summary.json").read_text()), run_dir.uri)
+            entry.finish(console, json.loads(summary.read_text()), run_dir.uri)
         return 0
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         _wait_for_resources(prepared)
         if session is not None:
             prepared.check_storage(folder, session)
-        entry.start(prepared, folder, past=past if past.started else None, overrides=overrides)
+        entry.start(prepared, run_dir, past=past if past.started else None, overrides=overrides)
     return 0
 
 
-def _check_kind(past: Past, entry: Entry, folder: str) -> None:
-    kind = "study" if "study" in past.started else "sweep"
+def _check_kind(run_dir: RunDir, entry: Entry) -> None:
+    started = first_event(run_dir.events, "sweep_started") if run_dir.events.exists() else None
+    kind = entry.name if started is None else "study" if "study" in started else "sweep"
     if kind != entry.name:
         remedy = f"python -m orchestrator.{kind} --resume takes it on"
-        raise StorageError(f"the folder holds a {kind}", key="--resume", value=folder, remedy=remedy)
+        raise StorageError(f"the folder holds a {kind}", key="--resume", value=run_dir.uri, remedy=remedy)
 
 
 def _check_overrides(keys: Iterable[str], entry: Entry, *, also: Collection[str]) -> None:
@@ -129,14 +131,9 @@ def _check_split(spec: SweepSpec, file: str) -> None:
 def _wait_for_the_record(run_dir: RunDir) -> None:
     """Whoever was killed a moment ago may not be quite gone."""
     deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            EventLog(run_dir.events).close()
-            return
-        except StorageError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_POLL_S)
+    while run_dir.events.exists() and is_written(run_dir.events) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    EventLog(run_dir.events).close()
 
 
 def _wait_for_resources(prepared: Prepared) -> None:

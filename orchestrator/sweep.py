@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
     from orchestrator.past import Past
     from orchestrator.preparation import Prepared
+    from orchestrator.tracking.run_dir import RunDir
 
 DEFAULT_SPACE = "search_spaces/digits.yaml"
 # What a sweep may be taken on with, beside what never changes what trials compute.
@@ -59,6 +60,7 @@ def _run(args: argparse.Namespace) -> int:
     # Torch, Ray and Optuna take seconds to import; a misspelt key is refused before that.
     from orchestrator.cluster.session import connect, is_local
     from orchestrator.preparation import prepare
+    from orchestrator.tracking.run_dir import RunDir
 
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
     prepared = prepare(loaded, file=file, out=out)
@@ -72,12 +74,12 @@ def _run(args: argparse.Namespace) -> int:
             return 0
         if session is not None:
             prepared.check_storage(out, session)
-        sweep(prepared, out)
+        sweep(prepared, RunDir(out))
     return 0
 
 
-def sweep(prepared: Prepared, out: str, *, past: Past | None = None, overrides: Sequence[str] = ()) -> None:
-    """Run a prepared sweep into the run directory `out`.
+def sweep(prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, overrides: Sequence[str] = ()) -> None:
+    """Run a prepared sweep into its run directory.
 
     Args:
         past: what an earlier process left there, which this one takes on.
@@ -89,11 +91,9 @@ def sweep(prepared: Prepared, out: str, *, past: Past | None = None, overrides: 
         OrchestratorError: the record could not be written any more, or the search broke.
     """
     from orchestrator.experiment import Experiment
-    from orchestrator.tracking.run_dir import RunDir
     from orchestrator.tracking.uri import make_folder
 
     make_folder(prepared.tracking_uri)
-    run_dir = RunDir(out, taken_on=past is not None)
     command = ["python", "-m", "orchestrator.sweep", "--resume", run_dir.uri]
     with Experiment(
         spec=prepared.spec,

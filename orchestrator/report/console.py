@@ -81,8 +81,11 @@ class Console:
                 self._write_line(event)
 
     def note(self, text: str) -> None:
-        """Write a sentence, such as a warning, above the live table or as a line of the log."""
-        self._out.print(escape(hide(text)))
+        """Write a sentence, such as a warning, above the live table or as a line of the log.
+
+        It is not broken into lines: a command in it can be copied.
+        """
+        self._out.print(escape(hide(text)), soft_wrap=True)
 
     def finish(self, summary: Mapping[str, Any], run_dir: str, write: Report = final_report.write) -> None:
         """Write the final report. Its last line is `run_dir`, unbroken; of an address, what is no credential."""

@@ -42,13 +42,17 @@ def quiet(log: Path) -> Iterator[None]:
 
 
 class _Hiding(io.TextIOBase):
-    """Passes texts on to `stream` without the credentials in them."""
+    """Passes texts on to `stream` without the credentials in them; on a full disk it drops them.
+
+    What is being logged then is that the disk is full, which the end of the run says on the terminal.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(hide(text))
+        with contextlib.suppress(OSError):
+            self._stream.write(hide(text))
         return len(text)
 
     def writable(self) -> bool:
@@ -58,7 +62,9 @@ class _Hiding(io.TextIOBase):
         return self._stream.fileno()
 
     def flush(self) -> None:
-        self._stream.flush()
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
     def close(self) -> None:
-        self._stream.close()
+        with contextlib.suppress(OSError):
+            self._stream.close()

@@ -23,6 +23,8 @@ from orchestrator.errors import RefusedError
 if TYPE_CHECKING:
     from orchestrator.past import Past
     from orchestrator.preparation import Prepared
+    from orchestrator.study.protocol import Protocol
+    from orchestrator.tracking.run_dir import RunDir
 
 DEFAULT_SPACE = "search_spaces/digits_study.yaml"
 # What a study may be taken on with, beside what never changes what trials compute: how sure it should be.
@@ -66,33 +68,40 @@ def _run(args: argparse.Namespace) -> int:
     loaded = as_study(load_spec(file, args.set), file=file)
     from orchestrator.cluster.session import connect, is_local
     from orchestrator.preparation import prepare
+    from orchestrator.tracking.run_dir import RunDir
 
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
     prepared = prepare(loaded, file=file, out=out)
+    protocol_of(prepared).check(file)
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         prepared.check_resources()
         if session is not None:
             prepared.check_storage(out, session)
-        study(prepared, out)
+        study(prepared, RunDir(out))
     return 0
 
 
-def study(prepared: Prepared, out: str, *, past: Past | None = None, overrides: Sequence[str] = ()) -> None:
-    """Carry a prepared study out into the run directory `out`; arguments and errors are those of `sweep.sweep`."""
-    from orchestrator.study.experiment import StudyExperiment
+def protocol_of(prepared: Prepared) -> Protocol:
+    """The study that a prepared spec means: what was asked for at its start, but as sure as is asked for now."""
     from orchestrator.study.protocol import Protocol
+
+    started = prepared.as_started or prepared.spec
+    return Protocol(
+        spec=started.model_copy(update={"study": prepared.spec.study}),
+        metric_modes=prepared.facts.metric_modes,
+        train_samples=prepared.facts.train_samples,
+    )
+
+
+def study(prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, overrides: Sequence[str] = ()) -> None:
+    """Carry a prepared study out into its run directory; arguments and errors are those of `sweep.sweep`."""
+    from orchestrator.study.experiment import StudyExperiment
     from orchestrator.study.trials import trials_of
-    from orchestrator.tracking.run_dir import RunDir
     from orchestrator.tracking.uri import make_folder
 
-    protocol = Protocol(
-        spec=prepared.spec, metric_modes=prepared.facts.metric_modes, train_samples=prepared.facts.train_samples
-    )
-    protocol.check(prepared.file)
+    protocol = protocol_of(prepared)
     make_folder(prepared.tracking_uri)
-    run_dir = RunDir(out, taken_on=past is not None)
     command = ["python", "-m", "orchestrator.study", "--resume", run_dir.uri]
-    started = prepared.as_started or prepared.spec
     with StudyExperiment(
         protocol=protocol,
         spec=prepared.spec,
@@ -112,7 +121,6 @@ def study(prepared: Prepared, out: str, *, past: Past | None = None, overrides: 
         executor = Executor(
             protocol=protocol,
             pool=experiment.pool,
-            resolve=lambda run, goal: protocol.trial_spec(started, run, goal),
             known=trials_of(past.events) if past else (),
             note=experiment.note,
         )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from orchestrator.config.trial import TrialSpec
 from orchestrator.errors import GangError, TrialError
 from orchestrator.study.protocol import Plan, Protocol
 from orchestrator.study.trials import BASELINE, STOPPED_BY, Goal, StudyTrial, judge
@@ -34,7 +33,6 @@ class Executor:
     Args:
         protocol: the study.
         pool: the gangs.
-        resolve: from a run and the target, if it is known yet, to the trial that it means.
         known: trials of an earlier process, as its record tells them.
         note: told how target and ladder were arrived at.
     """
@@ -44,11 +42,10 @@ class Executor:
         *,
         protocol: Protocol,
         pool: Pool,
-        resolve: Callable[[Run, Goal | None], TrialSpec],
         known: Iterable[StudyTrial] = (),
         note: Callable[[str], None] = logger.info,
     ) -> None:
-        self._protocol, self._pool, self._resolve, self._note = protocol, pool, resolve, note
+        self._protocol, self._pool, self._note = protocol, pool, note
         self._trials = list(known)
         self._asked: dict[Any, StudyTrial] = {}
         self._failures = Counter[tuple[Any, ...]]()
@@ -112,7 +109,7 @@ class Executor:
             self._ask(trial)
 
     def _submit(self, trial: StudyTrial, goal: Goal | None) -> None:
-        spec = self._resolve(trial.run, goal)
+        spec = self._protocol.trial_spec(trial.run, goal)
         info = {**trial.info(), "key": spec.key}
         ray.get(self._pool.mailbox.submit.remote(trial.trial, spec.to_dict(), info))
 

@@ -161,10 +161,10 @@ class Protocol:
         hint = None if noise is None else noise.value or None
         return Plan(config=self._config(goal, ladder, hint), goal=goal, noise=noise, notes=tuple(notes))
 
-    def trial_spec(self, spec: SweepSpec, run: Run, goal: Goal | None) -> TrialSpec:
-        """The trial that a run means, split as `spec` says."""
+    def trial_spec(self, run: Run, goal: Goal | None) -> TrialSpec:
+        """The trial that a run means; without a goal, while that is not known."""
         params = {"batch.global": run.global_batch, "lr.base": run.lr}
-        trial = resolve_trial(spec, params, seed=run.seed, metric_modes=self.metric_modes)
+        trial = resolve_trial(self.spec, params, seed=run.seed, metric_modes=self.metric_modes)
         return dataclasses.replace(
             trial,
             budget_samples=max(run.max_samples, trial.lr.warmup_samples),

@@ -120,8 +120,7 @@ class EventLog:
             if self._mirror:
                 self._mirror.push()
         except (OSError, StorageError) as error:
-            if self._fd >= 0:
-                os.ftruncate(self._fd, self._size)
+            self._take_back()
             cause = error.strerror if isinstance(error, OSError) else error
             raise StorageError(
                 f"the record of the sweep must stay writable ({cause})",
@@ -129,6 +128,14 @@ class EventLog:
                 remedy="free space on its disk, then run the same command again",
             ) from error
         self._size += len(line)
+
+    def _take_back(self) -> None:
+        """Remove what was written of a line; if that fails too, write no more: a torn line must be the last."""
+        try:
+            if self._fd >= 0:
+                os.ftruncate(self._fd, self._size)
+        except OSError:
+            self.close()
 
 
 def read_events(path: str | Path) -> list[Event]:

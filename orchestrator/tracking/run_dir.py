@@ -15,6 +15,7 @@ from orchestrator.errors import StorageError
 from orchestrator.mirror import mirrored, restore
 from orchestrator.storage import check_writable, join, open_output, probe_folder, read, refusal, write_atomically
 
+SPEC = "spec.yaml"  # written first
 EVENTS = "events.jsonl"
 STUDY = "study.journal"
 GROWING = (EVENTS, STUDY)
@@ -42,15 +43,15 @@ def check_free(uri: str) -> None:
 
 
 def holds_run(uri: str) -> bool:
-    """Whether the folder `uri` has the record of a run; False where nothing can be found out.
+    """Whether the folder `uri` has a run, if only its spec; False where nothing can be found out.
 
     Raises:
         StorageError: if the scheme is unknown or the filesystem cannot be reached.
     """
     filesystem, path = open_output(uri)
     try:
-        there = filesystem.get_file_info(f"{path}/{EVENTS}").type != fs.FileType.NotFound
-        return bool(there) or mirrored(uri, EVENTS)
+        there = filesystem.get_file_info([f"{path}/{name}" for name in (SPEC, EVENTS)])
+        return any(file.type != fs.FileType.NotFound for file in there) or mirrored(uri, EVENTS)
     except OSError:
         return False  # nothing is known; making the folder will tell
 
@@ -96,7 +97,7 @@ class RunDir:
         """Bring here what an earlier process left."""
         for name in GROWING:
             restore(self.uri, self.local / name)
-        for name in ("spec.yaml", "summary.json"):
+        for name in (SPEC, "summary.json"):
             with contextlib.suppress(FileNotFoundError):
                 (self.local / name).write_bytes(read(join(self.uri, name)))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -132,6 +134,32 @@ def test_a_full_disk_ends_a_sweep_that_goes_on_once_there_is_room(
     assert faults_of(full, histories(calm.events())) == []
 
 
+def test_a_sweep_cut_before_its_first_event_is_taken_on(calm: Sweep, tmp_path: Path) -> None:
+    cut = Sweep(tmp_path / "sweep", 2, 30.0, **SHORT)
+    while not (cut.out / "spec.yaml").exists():
+        time.sleep(0.01)
+    cut.process.kill()
+    cut.process.wait()
+    assert cut.events() == []
+    assert cut.finish() == (0, True), (cut.folder / "output.txt").read_text()
+    assert faults_of(cut, histories(calm.events())) == []
+
+
+def test_a_sweep_cut_after_its_last_trial_is_taken_on(calm: Sweep, tmp_path: Path) -> None:
+    cut = copy.copy(calm)
+    cut.folder, cut.out = tmp_path, tmp_path / "run"
+    shutil.copytree(calm.out, cut.out)
+    (cut.out / "summary.json").unlink()
+    lines = (cut.out / "events.jsonl").read_bytes().splitlines(keepends=True)
+    last = max(at for at, line in enumerate(lines) if b'"trial_ended"' in line)
+    (cut.out / "events.jsonl").write_bytes(b"".join(lines[: last + 1]))
+    cut.process = cut.take_on()
+    assert cut.process.wait(200) == 0, (cut.folder / "output.txt").read_text()
+    assert faults_of(cut, histories(calm.events())) == []
+    assert summary_of(cut.out)["status"] == "done"
+    assert not [event for event in cut.events()[last + 1 :] if event["event"] in ("trial_started", "evaluation")]
+
+
 def test_a_finished_sweep_has_nothing_to_take_on(calm: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
     before = len(calm.events())
     assert sweep.main(["--resume", str(calm.out)]) == 0
@@ -144,8 +172,11 @@ def test_a_finished_sweep_has_nothing_to_take_on(calm: Sweep, capsys: pytest.Cap
     [
         (["--resume", "{empty}"], "holds no sweep"),
         (["--resume", "{run}", "--set", "lr.base=0.5"], "lr.base"),
-        (["--resume", "{run}", "--set", "cluster.workers=3"], "must be a multiple of the workers"),
-        (["space.yaml", "--resume", "{run}"], "leave out SPACE.yaml"),
+        (
+            ["--resume", "{run}", "--set", "cluster.workers=3"],
+            "Nearest feasible: 15 = micro 5 x accumulation 1 x world 3",
+        ),
+        (["space.yaml", "--resume", "{run}"], "Leave out SPACE.yaml"),
     ],
 )
 def test_what_cannot_be_taken_on_is_refused(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator import submit, sweep, sync
+from orchestrator import replay, submit, sweep, sync
 from orchestrator.config.load import spec_from_dict
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -46,6 +46,11 @@ def test_every_command_runs(
         case ["python", "-m", "orchestrator.sync", _]:
             monkeypatch.delenv("MLFLOW_TRACKING_URI")
             assert sync.main([str(digits)]) == 0
+        case ["python", "-m", "orchestrator.replay", "RUN_ID", *options]:
+            with pytest.raises(SystemExit) as help_:
+                replay.main(["--help"])
+            assert help_.value.code == 0
+            assert options[0] in capsys.readouterr().out
         case ["python", "-m", "orchestrator.sweep", *argv]:
             argv += [word for word in ("--dry-run",) if word not in argv]
             assert sweep.main(argv if "--out" in argv else [*argv, "--out", str(tmp_path / "run")]) == 0
