@@ -75,9 +75,9 @@ class BranchPlan:
             remedy = f"write {largest * LEAST_UPDATES} or more, or leave large batches out"
             raise ConfigError(rule, file=file, key="study.branch.samples", value=self.length_samples, remedy=remedy)
 
-    def parent(self, spec: SweepSpec | None = None) -> TrialSpec:
-        """The run that leaves the checkpoints; split as `spec` says, if that is another."""
-        trial = self._trial(spec or self.spec, self.spec.batch.reference_batch)
+    def parent(self) -> TrialSpec:
+        """The run that leaves the checkpoints."""
+        trial = self._trial(self.spec.batch.reference_batch)
         return dataclasses.replace(trial, keep_at=self.marks, budget_samples=max(self.marks, default=1))
 
     def batches(self, noise: Estimate) -> tuple[tuple[int, ...], str]:
@@ -92,25 +92,24 @@ class BranchPlan:
         what = "the noise scale at the last checkpoint" if noise.value else "batch.reference: no noise scale is known"
         return found, f"batches {', '.join(map(str, found))}: around {what}, {centre:.3g} samples"
 
-    def branches(self, batches: Sequence[int], folder: str, spec: SweepSpec | None = None) -> list[Wanted]:
+    def branches(self, batches: Sequence[int], folder: str) -> list[Wanted]:
         """Every branch, from the first checkpoint on.
 
         Args:
             batches: samples.
             folder: the checkpoints of the parent.
-            spec: that splits the batches, if it is another.
         """
-        parent = self.parent(spec)
+        parent = self.parent()
+        starts = [Start(folder=folder, samples_seen=mark, trajectory=parent.trajectory) for mark in self.marks]
         return [
-            self._branch(spec or self.spec, parent, Start(folder=folder, samples_seen=mark, trajectory=parent.trajectory),
-                         batch, seed)
-            for mark in self.marks
+            self._branch(parent, start, batch, seed)
+            for start in starts
             for batch in batches
             for seed in range(self.spec.study.branch.seeds)
-        ]  # fmt: skip
+        ]
 
-    def _branch(self, spec: SweepSpec, parent: TrialSpec, start: Start, batch: int, seed: int) -> Wanted:
-        trial = self._trial(spec, batch)
+    def _branch(self, parent: TrialSpec, start: Start, batch: int, seed: int) -> Wanted:
+        trial = self._trial(batch)
         length = self.length_samples
         branch = dataclasses.replace(
             trial,
@@ -123,8 +122,8 @@ class BranchPlan:
         )
         return Wanted(name=name_of(start.samples_seen, batch, seed), spec=branch, phase="branch")
 
-    def _trial(self, spec: SweepSpec, batch: int) -> TrialSpec:
-        return resolve_trial(spec, {"batch.global": batch}, metric_modes=self.metric_modes)
+    def _trial(self, batch: int) -> TrialSpec:
+        return resolve_trial(self.spec, {"batch.global": batch}, metric_modes=self.metric_modes)
 
 
 def name_of(mark: int, batch: int, seed: int) -> str:
