@@ -65,7 +65,9 @@ def _as(loaded: Loaded, method: Method, check: Callable[[SweepSpec], None], file
     raw["objective"] = {"kind": "best_metric", "metric": spec.objective.metric}
     raw["space"] = {} if batches is None else {BATCHES: list(batches)}
     raw["batch"]["global"] = raw["batch"]["reference"]
-    warnings = [*loaded.warnings, *_notes(spec, values)]
+    # What was said of the space is of no interest where nothing is searched.
+    warnings = [text for text in loaded.warnings if not text.startswith("space")]
+    warnings += _notes(spec, values)
     if method == "scan" and spec.lr.decay != "none":
         raw["lr"]["decay"] = "none"
         warnings.append(f"lr.decay = {spec.lr.decay}: a scan sees the beginning of training, and leaves it out")

@@ -29,7 +29,7 @@ def write_branch_figures(outcome: Record, name: str, folder: Path) -> list[Path]
 def branch_rates(outcome: Record, name: str) -> Figure:
     """How fast the loss falls per sample by global batch, a colour a checkpoint, with fits and their bands.
 
-    Where a fit halves it is marked, with its interval.
+    Bars are standard errors. Where a fit halves it is marked, with its interval.
     """
     figure, (axes,) = panels(1)
     checkpoints = outcome["checkpoints"]
@@ -40,7 +40,7 @@ def branch_rates(outcome: Record, name: str) -> Figure:
         axes.errorbar(
             [row["global_batch"] for row in rows],
             [row["rate"] for row in rows],
-            yerr=[1.96 * (row["rate_se"] or 0.0) for row in rows],
+            yerr=[row["rate_se"] or 0.0 for row in rows],
             fmt="o",
             markersize=5,
             color=color,
@@ -63,7 +63,7 @@ def branch_rates(outcome: Record, name: str) -> Figure:
     axes.set_ylabel("e-folds of loss a sample")
     batch_axis(axes, sorted({row["global_batch"] for one in checkpoints for row in one["batches"]}))
     axes.legend(frameon=False, fontsize="small")
-    axes.set_title(f"{name}: rate of learning of branches; a bar where it is half of that at small batches")
+    axes.set_title(f"{name}: rate of learning of branches; a bar where it has halved")
     return figure
 
 

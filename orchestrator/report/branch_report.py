@@ -12,8 +12,8 @@ from orchestrator.report.final_report import write_indented, write_list, write_t
 from orchestrator.report.tables import grid
 
 Record = Mapping[str, Any]
-_CHECKPOINT = ("after", "loss", "local critical batch", "one-step", "tolerance batch", "noise scale")
-_BATCH = ("B", "LR", "seeds", "e-folds a 1k samples", "+-", "fitted", "final loss", "above smallest")
+_CHECKPOINT = ("after", "loss", "rate halves at", "one-step", "tolerance", "noise scale")
+_BATCH = ("B", "LR", "seeds", "rate", "+-", "fitted", "final loss", "above")
 
 
 def write(out: RichConsole, summary: Record, run_dir: str) -> None:
@@ -21,9 +21,16 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     out.print()
     checkpoints = summary["checkpoints"]
     if checkpoints:
-        write_table(out, "By checkpoint, in samples", grid(_CHECKPOINT, map(_checkpoint_row, checkpoints)))
+        write_table(
+            out,
+            "Local critical batches by checkpoint, in samples",
+            grid(_CHECKPOINT, map(_checkpoint_row, checkpoints)),
+        )
         last = checkpoints[-1]
-        title = f"Branches after {last['samples_seen']:,} samples, {summary['length_samples']:,} samples long"
+        title = (
+            f"Branches after {last['samples_seen']:,} samples, {summary['length_samples']:,} long; rates in e-folds of "
+            "loss a thousand samples"
+        )
         write_table(out, title, grid(_BATCH, map(_batch_row, last["batches"])))
     samples = summary["samples"]
     out.print(

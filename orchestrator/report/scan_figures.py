@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from orchestrator.report.figures import GREY, batch_axis, log_axis, panels, save
 
 Record = Mapping[str, Any]
+WIDE = 10.0
+"""Metrics that differ by more than this factor are drawn on a logarithmic axis."""
 
 
 def write_scan_figures(outcome: Record, name: str, folder: Path) -> list[Path]:
@@ -36,6 +38,9 @@ def scan_table(outcome: Record, name: str) -> Figure:
         ("at_equal_updates", "s--", f"after {updates:,} updates"),
     ):
         middle.plot(batches, [row[key] for row in rows], style, label=label)
+    values = [row[key] for row in rows for key in ("at_equal_samples", "at_equal_updates")]
+    if min(values) > 0 and max(values) > WIDE * min(values):
+        middle.set_yscale("log")
     middle.set_ylabel(outcome["metric"])
     middle.legend(frameon=False, fontsize="small")
     timed = [row for row in rows if row["samples_per_second"] is not None]
