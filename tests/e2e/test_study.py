@@ -146,10 +146,23 @@ def test_target_and_ladder_are_chosen_from_a_baseline_run(ray_session: None, tra
         tracking_uri,
         objective={"kind": "best_metric", "metric": "val/loss"},
         budget={"samples": 3000},
-        study={**SPACE["study"], "batches": "auto", "least_seeds": 2, "most_seeds": 2, "total_samples": 20000},
+        study={**SPACE["study"], "batches": "auto", "least_seeds": 2, "most_seeds": 2, "total_samples": 8000},
     )
     assert not summary["target"]["given"]
     assert [note.split()[0] for note in summary["chosen"]] == ["target", "batches"]
     (baseline,) = [trial for trial in summary["trials"] if trial["phase"] == "baseline"]
     assert (baseline["global_batch"], baseline["peak_lr"]) == (8, 0.5)
     assert summary["samples"]["spent"] >= summary["samples"]["baseline"] > 0
+
+
+def test_a_run_that_fails_again_ends_the_study(
+    ray_session: None, tracking_uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = {"name": "scripted:Scripted", "scene": "forward"}
+    sections = {"task": task, "batch": {"reference": 16}, "tracking": {"uri": tracking_uri}}
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump({**SPACE, **sections}))
+    assert main([str(tmp_path / "space.yaml"), "--out", str(tmp_path / "run")]) == 1
+    assert "scripted to break in forward" in capsys.readouterr().err
+    summary = summary_of(tmp_path / "run")
+    assert (summary["status"], summary["verdict"]) == ("failed", "unfinished")
+    assert [trial["status"] for trial in summary["trials"]] == ["failed", "failed"]
