@@ -75,11 +75,14 @@ class Sweep:
         self.process = self._start(str(folder / "space.yaml"), "--out", str(self.out))
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return self._start_module("orchestrator.sweep", *arguments)
+
+    def _start_module(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
         environment |= {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
         with (self.folder / "output.txt").open("a") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.sweep", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 env=environment, stdout=output, stderr=output, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
 

@@ -12,6 +12,8 @@ from orchestrator.config.study_section import LEAST_BATCHES
 from orchestrator.config.sweep_sections import SearchSection
 
 BATCHES, LR = "batch.global", "lr.base"
+FINEST = 2000
+"""Evaluations are at least the budget's share of one in so many apart: the first few tell nothing."""
 COARSEST = 0.1
 LATEST_TARGET = 0.7
 _KINDS = ("best_metric", "samples_to_target")
@@ -32,6 +34,7 @@ def as_study(loaded: Loaded, *, file: str) -> Loaded:
     except Refusal as refusal:
         raise refusal.in_file(source_of(refusal.key, file=file, set_keys=loaded.set_keys)) from None
     raw["search"] = SearchSection().model_dump(mode="json")
+    raw["budget"]["eval_every"] = max(1, spec.budget.samples // FINEST)
     if ladder is None:
         raw["batch"]["global"] = raw["batch"]["reference"]
     else:

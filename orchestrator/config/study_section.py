@@ -42,7 +42,8 @@ Batches = Annotated[tuple[int, ...] | Literal["auto"], PlainValidator(_batches),
 
 class StudySection(Section):
     """How a critical-batch study measures. It tunes the learning rate of every batch of a ladder, within the range of
-    `space.lr.base`, to reach `objective.target` in the fewest samples; `budget.samples` bounds one run.
+    `space.lr.base`, to reach `objective.target` in the fewest samples; `budget.samples` bounds one run. `search` and
+    `budget.eval_every` are not used.
     """
 
     batches: Batches = "auto"

@@ -24,8 +24,6 @@ from orchestrator.theory.local_parabola import fit_around
 
 RUNS_OF_BUDGET = 100
 """Samples of the whole study, in budgets of one run, unless given."""
-FINEST = 2000
-"""Evaluations are at least the budget's share of one in so many apart: early ones tell nothing."""
 GENTLER = 4.0
 """A baseline run that diverged is followed by one at a learning rate lower by this."""
 LEAST_UPDATES = 8
@@ -168,7 +166,6 @@ class Protocol:
         return dataclasses.replace(
             trial,
             budget_samples=max(run.max_samples, trial.lr.warmup_samples),
-            eval_every_samples=max(1, self.spec.budget.samples // FINEST),
             eval_growth=self.spec.study.eval_every.value,
             target=None if goal is None else Target(metric=goal.metric, value=goal.value, mode=goal.mode),
             stop_at_target=False,

@@ -7,6 +7,7 @@ from orchestrator.report import formats
 from orchestrator.theory.critical_batch import CriticalBatch
 from orchestrator.theory.ladder_planner import Verdict
 from orchestrator.theory.ladder_summary import StudyResult
+from orchestrator.theory.lr_exponent import LrExponent
 
 NOTHING = 5.0
 """At so many critical batches the updates are within a fifth of the fewest: S = Smin (1 + Bcrit / B)."""
@@ -35,17 +36,26 @@ def warnings_of(found: StudyResult, optimizer: str) -> list[str]:
             warnings.append(
                 f"batch {one.global_batch}: its learning rate may cost {one.excess:.0%} more samples than the best one"
             )
-    exponent = found.exponent
-    usual, name = ("sqrt", "adaptive") if is_adaptive(optimizer) else ("linear", "plain")
-    if usual in exponent.ruled_out and exponent.alpha is not None:
-        left = f"; {', '.join(exponent.left)} is left" if exponent.left else ""
+    return [*warnings, *_of_rules(found.exponent, optimizer)]
+
+
+def _of_rules(exponent: LrExponent, optimizer: str) -> list[str]:
+    """Where the measured exponent speaks against the rule that is usual for the optimizer."""
+    if exponent.alpha is None:
+        return []
+    adaptive = is_adaptive(optimizer)
+    usual, why = ("sqrt", "an adaptive optimizer") if adaptive else ("linear", "SGD")
+    measured = f"{exponent.alpha:.2f} ({exponent.low:.2f} to {exponent.high:.2f})"
+    warnings = []
+    if usual in exponent.ruled_out:
+        left = ", ".join(f"'{rule}'" for rule in exponent.left)
         warnings.append(
-            f"rule {usual}, the usual one for an optimizer that is {name} ({optimizer}), is ruled out here by an "
-            f"exponent of {exponent.alpha:.2f} ({exponent.low:.2f} to {exponent.high:.2f}){left}"
+            f"rule '{usual}', the usual one for {why}, is ruled out here by an exponent of {measured}: "
+            f"{f'{left} is left' if left else 'tune the learning rate at each batch, or use rule power with it'}"
         )
-    if is_adaptive(optimizer) and "linear" in exponent.left and exponent.alpha is not None and len(exponent.left) == 1:
+    if adaptive and exponent.left == ("linear",):
         warnings.append(
-            f"rule linear is the only one left for {optimizer}, whose steps do not grow with the gradient: unusual, "
-            "look whether the range of learning rates or the ladder bounds it"
+            f"only rule 'linear' is left for {optimizer}, whose steps do not grow with the gradient ({measured}): "
+            "unusual, look whether the range of learning rates or the ladder bounds it"
         )
     return warnings

@@ -14,11 +14,14 @@ from orchestrator.config.load import load_spec
 from orchestrator.config.reach import Reach
 from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.spec import SweepSpec
+from orchestrator.config.study_rules import as_study, ladder_of
+from orchestrator.study.protocol import Protocol
 from orchestrator.tasks import quadratic, regression
 from orchestrator.training.task import Task
 
 SPACES = Path(__file__).parents[3] / "search_spaces"
 NAMES = ["digits", "bytes", "table", "quadratic", "regression"]
+STUDIES = ["digits_study", "bytes_study", "quadratic_study"]
 
 
 @pytest.fixture
@@ -59,8 +62,20 @@ def test_space_fits_its_task(load, name: str) -> None:
         assert trial.lr.peak > 0
 
 
-def test_there_is_one_space_for_each_task() -> None:
-    assert sorted(path.stem for path in SPACES.glob("*.yaml")) == sorted(NAMES)
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_studys_space_can_be_studied(name: str) -> None:
+    path = SPACES / f"{name}.yaml"
+    spec = as_study(load_spec(path), file=str(path)).spec
+    assert f"{spec.task.name}_study" == spec.name == name
+    task_class = getattr(importlib.import_module(f"orchestrator.tasks.{spec.task.name}"), spec.task.name.capitalize())
+    task = task_class(task_class.Config.model_validate(spec.task.options))
+    study = Protocol(spec=spec, metric_modes=task.metric_modes, train_samples=len(task.train_data()))
+    study.check(str(path))
+    assert set(ladder_of(spec) or study.places()) <= set(study.feasible(range(1, 1025)))
+
+
+def test_there_is_one_space_for_each_task_and_studies_beside_them() -> None:
+    assert sorted(path.stem for path in SPACES.glob("*.yaml")) == sorted([*NAMES, *STUDIES])
 
 
 def test_quadratic_target_is_a_tenth_of_the_initial_loss_and_every_batch_can_reach_it(load) -> None:

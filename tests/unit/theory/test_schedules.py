@@ -1,5 +1,6 @@
 """The learning rate's course and the evaluation points are functions of samples seen alone."""
 
+import itertools
 import math
 from typing import Any
 
@@ -101,7 +102,21 @@ def test_points_are_the_updates_that_cross_and_the_last(batch: int, budget: int,
     assert count_evaluations(batch, budget, every) == len(walked)
 
 
-@pytest.mark.parametrize("arguments", [(0, 64, 0), (64, 0, 10), (-64, 0, 10)])
+@given(batch=st.integers(1, 100), every=st.integers(1, 500), growth=st.sampled_from([0.01, 0.03, 0.1]))
+def test_marks_that_grow_apart_are_as_dense_everywhere(batch: int, every: int, growth: float) -> None:
+    updates = range(0, 40_000, batch)
+    points = [s + batch for s in updates if crossed(s, s + batch, every, growth)]
+    for before, after in itertools.pairwise([0, *points]):
+        assert after - before <= max(every, growth * before) + 2 * batch
+    assert len(points) <= 2 / growth + math.log(40_000) / math.log1p(growth / 2)
+
+
+def test_without_growth_the_marks_are_multiples() -> None:
+    for every in (1, 7, 100):
+        assert all(crossed(s, s + 10, every, 0.0) == crossed(s, s + 10, every) for s in range(0, 1000, 10))
+
+
+@pytest.mark.parametrize("arguments", [(0, 64, 0), (64, 0, 10), (-64, 0, 10), (0, 64, 10, 1.5), (0, 64, 10, -0.1)])
 def test_crossed_refuses(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="every >= 1"):
         crossed(*arguments)

@@ -239,3 +239,19 @@ def test_loader_processes_give_the_same_trial():
     here, there = (train(Digits(), spec(updates=5, loader=LoaderSpec(workers=workers))) for workers in (0, 1))
     assert here[0].first_grad_norms == there[0].first_grad_norms
     assert here[1][0].metrics["val/loss"] == there[1][0].metrics["val/loss"]
+
+
+def test_evaluations_that_grow_apart_begin_before_the_first_update_and_change_nothing_else():
+    trial = spec(16, updates=200, eval_every_samples=64)
+    plain, seen = train(Digits(), trial)
+    grown, apart = train(Digits(), replace(trial, eval_growth=0.1))
+    assert apart[0].samples_seen == apart[0].updates == 0
+    assert apart[0].metrics["val/loss"] == pytest.approx(2.3, abs=0.3)
+    assert "train/loss" not in apart[0].metrics
+    gaps = np.diff([e.samples_seen for e in apart])
+    assert gaps[0] == 64
+    assert gaps[-2] == pytest.approx(0.1 * 3200, abs=64)
+    by_samples = {e.samples_seen: e.metrics["val/loss"] for e in seen}
+    assert apart[-1].metrics["val/loss"] == by_samples[3200]
+    assert plain.first_grad_norms == grown.first_grad_norms
+    assert trial.key != replace(trial, eval_growth=0.1).key
