@@ -26,7 +26,7 @@ SPACE: dict[str, Any] = {
     "lr": {"base": 0.05 / (1 + SCALE / 16), "rule": "noise", "noise_scale": SCALE, "warmup": 0, "decay": "none"},
     "study": {
         "batches": [8, 16, 32, 64, 128],
-        "branch": {"checkpoints": 2, "samples": 2048, "floor": 0.0, "tolerance": 0.01},
+        "branch": {"checkpoints": 2, "samples": 2048, "floor": 0.0, "tolerance": 0.01, "evaluations": 32},
         "scan": {"updates": 100},
     },
     "cluster": {"workers": 2, "gangs": 1},
