@@ -25,13 +25,13 @@ def write_scan_figures(outcome: Record, name: str, folder: Path) -> list[Path]:
 
 
 def scan_table(outcome: Record, name: str) -> Figure:
-    """The columns of the table against the batch: above the trend of the training loss with its interval, in the middle
-    the metric at equal samples and at equal updates, below the speed."""
+    """The columns of the table against the batch: above the use of samples with its interval, below the speed, and
+    between them the metric at equal samples and at equal updates."""
     figure, (above, middle, below) = panels(3)
     rows = [row for row in outcome["rows"] if not row["diverged"]]
     batches = [row["global_batch"] for row in rows]
-    _trend(above, [row for row in rows if row["trend"]["value"] is not None])
-    above.set_ylabel(outcome["trend_unit"])
+    _use(above, [row for row in rows if row["relative"]["value"] is not None])
+    above.set_ylabel("use of samples")
     samples, updates = outcome["equal_samples"], outcome["equal_updates"]
     for key, style, label in (
         ("at_equal_samples", "o-", f"after {samples:,.0f} samples"),
@@ -50,12 +50,12 @@ def scan_table(outcome: Record, name: str) -> Figure:
     batch_axis(below, [row["global_batch"] for row in outcome["rows"]])
     for axes in (above, middle):
         axes.tick_params(labelbottom=False)
-    above.set_title(f"{name}: training loss per sample, metric, and speed by global batch")
+    above.set_title(f"{name}: use of samples, metric, and speed by global batch")
     return figure
 
 
-def _trend(axes: Axes, rows: Sequence[Record]) -> None:
-    value, low, high = ([row["trend"][end] for row in rows] for end in ("value", "low", "high"))
+def _use(axes: Axes, rows: Sequence[Record]) -> None:
+    value, low, high = ([row["relative"][end] for row in rows] for end in ("value", "low", "high"))
     below = [v - end for v, end in zip(value, low, strict=True)]
     above = [end - v for v, end in zip(value, high, strict=True)]
     axes.errorbar([row["global_batch"] for row in rows], value, yerr=[below, above], fmt="o-", color="tab:blue")

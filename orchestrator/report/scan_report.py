@@ -19,10 +19,10 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     """The table, the plain sentences, and as the last line `run_dir`."""
     out.print()
     if summary["rows"]:
-        title = f"Trend of the training loss per sample against the smallest batch, and {summary['metric']}"
+        title = f"Use of samples against the smallest batch, and {summary['metric']}"
         if summary["equal_samples"] is not None:
             title += f", at {summary['equal_samples']:,.0f} samples and at {summary['equal_updates']:,} updates"
-        columns = ("B", "LR", "trend", "interval", "= samples", "= updates", "per s", "noise scale")
+        columns = ("B", "LR", "use", "interval", "= samples", "= updates", "per s", "noise scale")
         write_table(out, title, grid(columns, map(_row, summary["rows"])))
     samples = summary["samples"]
     out.print(f"[bold]Runs:[/bold] {samples['runs']}, {formats.count(samples['spent'])} samples")

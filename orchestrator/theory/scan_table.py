@@ -65,15 +65,17 @@ class ScanRow:
         updates: of each run.
         runs: seeds.
         trend: fall of the training loss per sample, over the samples that all batches saw, with its interval.
-        relative: the same as a share of the smallest batch's.
+        to_loss: samples to a training loss that the smallest batch reaches well within its run.
+        relative: the smallest batch's samples to that loss over this one's: how well this batch uses its samples.
         at_equal_samples: validation metric after the samples that all batches saw.
         at_equal_updates: the same after the updates that all made.
         scatter: standard error of `at_equal_samples`: by the seeds, or with one that of an evaluation about its
             neighbours, which leaves out how whole runs differ.
         samples_per_second: median.
-        trend_per_second: `trend` at that speed.
+        relative_per_second: `relative` times that speed over the smallest batch's: progress by the clock.
         noise_scale: at the end of the runs.
         slower: whether it clearly learns less per sample than the best batch.
+        reason: why there is no `to_loss`, or empty.
         diverged: whether a run did.
     """
 
@@ -82,14 +84,16 @@ class ScanRow:
     updates: int
     runs: int
     trend: Estimate = NONE
+    to_loss: Estimate = NONE
     relative: Estimate = NONE
     at_equal_samples: float | None = None
     at_equal_updates: float | None = None
     scatter: float | None = None
     samples_per_second: float | None = None
-    trend_per_second: Estimate = NONE
+    relative_per_second: Estimate = NONE
     noise_scale: Estimate = NONE
     slower: bool = False
+    reason: str = ""
     diverged: bool = False
 
 
@@ -140,21 +144,23 @@ def row(
         at_equal_updates=float(np.mean([np.interp(updates * batch, run.samples, run.metric) for run in group])),
         scatter=_scatter(group, ends, equal),
         samples_per_second=speed,
-        trend_per_second=NONE if speed is None else _times(fall, speed),
         noise_scale=latest.noise_scale,
     )
 
 
+def windows(run: ScanRun) -> tuple[Array, Array, Array]:
+    """Middles and ends of the windows of training, in samples, and their mean losses."""
+    edges = np.array((0.0, *run.samples))
+    losses = np.array(run.train_loss)
+    there = ~np.isnan(losses)
+    return 0.5 * (edges[:-1] + edges[1:])[there], edges[1:][there], losses[there]
+
+
 def _run_trend(run: ScanRun, equal: float, logs: bool, confidence: float) -> Estimate:
-    """Over the middles of the windows of training up to `equal` samples, and their mean losses."""
-    edges = (0.0, *run.samples)
-    points = [
-        (0.5 * (start + stop), math.log(loss) if logs else loss)
-        for start, stop, loss in zip(edges, run.samples, run.train_loss, strict=False)
-        if stop <= equal and not math.isnan(loss)
-    ]
-    x, y = np.array(points).reshape(-1, 2).T
-    return trend(x, y, confidence=confidence)
+    middles, ends, losses = windows(run)
+    seen = ends <= equal
+    values = np.log(losses[seen]) if logs else losses[seen]
+    return trend(middles[seen], values, confidence=confidence)
 
 
 def _mean(estimates: Sequence[Estimate]) -> Estimate:
@@ -176,31 +182,6 @@ def _scatter(group: Sequence[ScanRun], ends: Sequence[float], equal: float) -> f
     return float(np.median(np.abs(bends))) / 0.6745 / math.sqrt(6.0) if len(bends) >= MIN_WINDOWS else None
 
 
-def _times(one: Estimate, factor: float) -> Estimate:
-    value, low, high = (None if end is None else factor * end for end in (one.value, one.low, one.high))
-    return Estimate(value=value, low=low, high=high)
-
-
 def half_width(one: Estimate) -> float:
     """Half the width of an interval; 0 where there is none."""
     return 0.5 * ((one.high or 0.0) - (one.low or 0.0))
-
-
-def compared(rows: Sequence[ScanRow]) -> list[ScanRow]:
-    """Trends as shares of the smallest batch's, and which are clearly below the best."""
-    known = [row for row in rows if row.trend.value is not None]
-    if not known or (first := known[0].trend).value is None or first.value <= 0:
-        return list(rows)
-    best = max(known, key=lambda row: row.trend.value or 0.0).trend
-    found = []
-    for row in rows:
-        value = row.trend.value
-        if value is None or best.value is None:
-            found.append(row)
-            continue
-        slower = best.value - value > math.hypot(half_width(best), half_width(row.trend))
-        share = value / first.value
-        reach = 0.0 if row is known[0] else math.hypot(half_width(row.trend), share * half_width(first)) / first.value
-        relative = Estimate(value=share, low=share - reach, high=share + reach)
-        found.append(dataclasses.replace(row, slower=slower, relative=relative))
-    return found

@@ -234,7 +234,7 @@ def test_the_outcome_of_a_scan(tmp_path):
     assert [row["samples_per_second"] for row in found["rows"]] == [800.0, 1600.0, 3200.0, 6400.0]
     assert scan_parquet(found).num_rows == 4
     assert [rung["global_batch"] for rung in scan_metrics_of(found)["by_batch"]] == [8, 16, 32, 64]
-    assert scan_table(found, "name").axes[0].get_ylabel() == "e-folds a sample"
+    assert scan_table(found, "name").axes[0].get_ylabel() == "use of samples"
     assert [path.name for path in write_scan_figures(found, "name", tmp_path)] == ["scan.png"]
     cut = scan_outcome_of(plan, scanned(plan)[:2], done=False)
     assert (cut["verdict"], cut["rows"], scan_metrics_of(cut)) == ("unfinished", [], {})
