@@ -125,7 +125,8 @@ def _middle(parameter: Parameter) -> Any:
     if isinstance(parameter, Choices):
         return parameter.options[0]
     if isinstance(parameter, DurationRange):
-        return parameter.at(parameter.low)
+        middle = 0.5 * (parameter.low + parameter.high)
+        return parameter.at(middle if parameter.unit == "share" else round(middle))
     values = parameter.values()
     if values is not None:
         return values[len(values) // 2]

@@ -19,7 +19,7 @@ from orchestrator.theory.scan import scan
 from orchestrator.theory.scan_table import ScanRun
 
 Plan = ScanPlan
-_INTERVALS = ("trend", "to_loss", "relative", "relative_per_second", "noise_scale")
+_INTERVALS = ("trend", "to_level", "relative", "relative_per_second", "noise_scale")
 
 
 def method_of(plan: ScanPlan) -> ShortMethod:
@@ -63,7 +63,7 @@ def outcome_of(plan: ScanPlan, trials: Sequence[Trained], *, done: bool) -> dict
         return {**base, "verdict": "unfinished", "sentence": reason, "sentences": [reason], "rows": [], "warnings": []}
     found = scan(runs, metric=plan.metric, mode=plan.mode)
     rest = found.to_dict()
-    verdict = "compared" if any(row.to_loss.value is not None for row in found.rows) else "not determined"
+    verdict = "compared" if any(row.to_level.value is not None for row in found.rows) else "not determined"
     return {**base, "verdict": verdict, "sentence": " ".join(found.sentences), **rest, "warnings": []}
 
 

@@ -81,7 +81,7 @@ def rate(branch: Branch, *, floor: float = 0.0, settle: float = SETTLE) -> float
     return float(-np.sum(x * y) / np.sum(x * x))
 
 
-def rates_to_a_common_loss(branches: Mapping[int, Sequence[Branch]]) -> dict[int, list[float] | str]:
+def rates_to_a_level(branches: Mapping[int, Sequence[Branch]]) -> dict[int, list[float] | str]:
     """e-folds of loss a sample, a seed each, from the checkpoint to the lowest loss that every batch gets well past.
 
     The samples to a given loss (`target_crossing`) do not change with the loss's floor, which on most tasks nobody

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.theory import critical_batch
-from orchestrator.theory.branch_rate import SETTLE, BatchRate, Branch, batch_rate, rate, rates_to_a_common_loss
+from orchestrator.theory.branch_rate import SETTLE, BatchRate, Branch, batch_rate, rate, rates_to_a_level
 from orchestrator.theory.critical_batch import MIN_BATCHES, MISFIT_P, CriticalBatch, Estimate
 from orchestrator.theory.observation import Observation
 
@@ -96,7 +96,7 @@ def local_critical_batch(
     to any further loss double.
 
     With the floor :math:`L_\infty` known, a rate is the slope over the branch (`branch_rate.rate`). Without, it is that
-    to a loss which all branches reach, where a floor makes no difference (`branch_rate.rates_to_a_common_loss`). Each
+    to a loss which all branches reach, where a floor makes no difference (`branch_rate.rates_to_a_level`). Each
     is that of a typical run (mean of logs).
 
     With long updates no batch can remove more than all of the loss at once, and rates fall later than the noise scale
@@ -138,7 +138,7 @@ def local_critical_batch(
     kept = {batch: group for batch, group in groups.items() if bad is None or batch < bad}
     found: dict[int, list[float] | str] = {}
     if floor is None and kept:
-        found = rates_to_a_common_loss(kept)
+        found = rates_to_a_level(kept)
     elif floor is not None:
         found = {batch: [rate(one, floor=floor, settle=settle) for one in group] for batch, group in kept.items()}
     used = {batch: rates for batch, rates in found.items() if not isinstance(rates, str)}

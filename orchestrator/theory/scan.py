@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.theory.scan_speed import log_reach, with_speeds
-from orchestrator.theory.scan_table import ScanRow, ScanRun, row
-
-Mode = Literal["min", "max"]
+from orchestrator.theory.scan_table import Mode, ScanRow, ScanRun, row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class Scan:
         rows: of each batch.
         equal_samples: seen by all batches; None without a run that did not diverge.
         equal_updates: made by all.
-        common_loss: training loss whose samples are compared; None where there is none.
+        level: of the metric, to which samples are compared; None where there is none.
         trend_unit: ``e-folds a sample``, or ``loss a sample`` where a loss is not above 0.
         sentences: the verdict, plainly, with its uncertainty.
         confidence: of all intervals.
@@ -34,7 +33,7 @@ class Scan:
     rows: tuple[ScanRow, ...]
     equal_samples: float | None
     equal_updates: int | None
-    common_loss: float | None
+    level: float | None
     trend_unit: str
     sentences: tuple[str, ...]
     confidence: float
@@ -47,8 +46,8 @@ class Scan:
 def scan(runs: Iterable[ScanRun], *, metric: str, mode: Mode, confidence: float = 0.95) -> Scan:
     """Compare short runs at several batches, at equal samples and at equal updates.
 
-    Which batch uses its samples best is told by the samples to a common training loss (`scan_speed`), whatever the
-    shape of the curve. The trend (`scan_table.trend`) is a typical slope over the samples that all batches saw, the
+    Which batch uses its samples best is told by the samples to a common level of the metric (`scan_speed`), whatever
+    the shape of the curve. The trend (`scan_table.trend`) is a typical slope over the samples that all batches saw, the
     same for all; where the curve bends, its interval says so by being wide. Runs under several seeds are averaged.
     Simulated on Gaussian linear regression, 40 scans of 200 updates each, intervals of 95 % of the ratios between
     batches held the exact one in 85 to 100 %, and were as wide as a factor 1.1 (three seeds) to 5 (one).
@@ -86,13 +85,14 @@ def scan(runs: Iterable[ScanRun], *, metric: str, mode: Mode, confidence: float 
     rows, level = with_speeds(
         [row(batch, group, equal, updates, logs, confidence) for batch, group in groups.items()],
         groups,
+        mode=mode,
         confidence=confidence,
     )
     return Scan(
         rows=tuple(rows),
         equal_samples=equal,
         equal_updates=updates,
-        common_loss=level,
+        level=level,
         trend_unit="e-folds a sample" if logs else "loss a sample",
         sentences=tuple(_sentences(rows, level, equal, updates, metric, mode, confidence)),
         confidence=confidence,
@@ -113,13 +113,13 @@ def _sentences(
         found.append(f"Diverged at batch {_listed(gone)}: the learning rate is too high there.")
     if equal is None:
         return [*found, "Nothing can be said of learning: every run diverged."]
-    found += [*_of_samples(rows, level, confidence), _of_metric(rows, equal, updates or 0, metric, mode)]
+    found += [*_of_samples(rows, level, metric, confidence), _of_metric(rows, equal, updates or 0, metric, mode)]
     found += [text for text in (_of_clock(rows), _of_noise(rows)) if text]
     return found
 
 
-def _of_samples(rows: Sequence[ScanRow], level: float | None, confidence: float) -> Iterator[str]:
-    known = [row for row in rows if row.to_loss.value is not None]
+def _of_samples(rows: Sequence[ScanRow], level: float | None, metric: str, confidence: float) -> Iterator[str]:
+    known = [row for row in rows if row.to_level.value is not None]
     if level is None or not known:
         why = next((row.reason for row in rows if row.reason), "too few evaluations of the smallest batch")
         yield f"Which batch uses its samples best is {why if 'not det' in why else f'not determined: {why}'}."
@@ -133,11 +133,11 @@ def _of_samples(rows: Sequence[ScanRow], level: float | None, confidence: float)
             for row in slow
         )
         yield (
-            f"To a training loss of {level:.3g}, samples are used best at batch {_listed(good)}; clearly worse, "
+            f"To {metric} = {level:.3g}, samples are used best at batch {_listed(good)}; clearly worse, "
             f"against batch {known[0].global_batch} ({sure}), at {told}."
         )
     else:
-        yield f"To a training loss of {level:.3g}, no batch clearly uses samples better ({sure}): {_listed(good)}."
+        yield f"To {metric} = {level:.3g}, no batch clearly uses samples better ({sure}): {_listed(good)}."
     for one in rows:
         if one.reason:
             yield f"Batch {one.global_batch} is left out: {one.reason.removeprefix('not determined: ')}."
@@ -148,7 +148,8 @@ def _of_metric(rows: Sequence[ScanRow], equal: float, updates: int, metric: str,
     sound = [row for row in rows if not row.diverged]
     at_samples = pick(sound, key=lambda row: row.at_equal_samples or 0.0)
     at_updates = pick(sound, key=lambda row: row.at_equal_updates or 0.0)
-    scatter = max((row.scatter for row in sound if row.scatter is not None), default=None)
+    scatters = [row.scatter for row in sound if row.scatter is not None]
+    scatter = statistics.median(scatters) if scatters else None
     seeds = min(row.runs for row in sound)
     caveat = ""
     if scatter is not None:
@@ -177,7 +178,9 @@ def _of_clock(rows: Sequence[ScanRow]) -> str:
         return math.log((best.relative_per_second.value or 1.0) / (row.relative_per_second.value or 1.0))
 
     rivals = [
-        row.global_batch for row in timed if behind(row) <= math.hypot(log_reach(best.to_loss), log_reach(row.to_loss))
+        row.global_batch
+        for row in timed
+        if behind(row) <= math.hypot(log_reach(best.to_level), log_reach(row.to_level))
     ]
     if len(rivals) == 1:
         return f"{text}; by the clock of this machine batch {best.global_batch} clearly learns fastest."

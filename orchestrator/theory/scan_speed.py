@@ -1,4 +1,4 @@
-"""How well each batch of a scan uses its samples: those that it needs to a training loss that all of them reach."""
+"""How well each batch of a scan uses its samples: those that it needs to a level of the metric that all reach."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ import numpy as np
 
 from orchestrator.theory.critical_batch import Estimate
 from orchestrator.theory.local_parabola import Curve, fit_around
-from orchestrator.theory.scan_table import ScanRow, ScanRun, windows
+from orchestrator.theory.scan_table import Mode, ScanRow, ScanRun
 from orchestrator.theory.target_crossing import OVERSHOOT, expected_crossing
 
 
 def with_speeds(
-    rows: Sequence[ScanRow], groups: Mapping[int, Sequence[ScanRun]], *, confidence: float
+    rows: Sequence[ScanRow], groups: Mapping[int, Sequence[ScanRun]], *, mode: Mode, confidence: float
 ) -> tuple[list[ScanRow], float | None]:
-    """The rows with ``to_loss`` and what follows from it, and the common loss; None where there is none.
+    """The rows with ``to_level`` and what follows from it, and the common level; None where there is none.
 
-    The loss is that of the smallest batch at two thirds of its run: the larger ones saw more samples, and mostly reach
-    it too. Ratios of the samples to one loss know neither floor nor shape of the curve. Their intervals are those of
-    `target_crossing`, in the logarithm; those of two batches are taken as independent.
+    The level is the validation metric of the smallest batch at two thirds of its run: the larger ones saw more samples,
+    and mostly reach it too. Ratios of the samples to one level know neither floor nor shape of the curve. Their
+    intervals are those of `target_crossing`, in the logarithm; those of two batches are taken as independent.
 
     Args:
         rows: ascending by batch.
         groups: the runs of each batch.
+        mode: ``min`` if less of the metric is better.
         confidence: of the intervals.
     """
     sound = [row for row in rows if not row.diverged]
@@ -35,7 +36,7 @@ def with_speeds(
     level = _level(curves[sound[0].global_batch])
     if level is None:
         return list(rows), None
-    found = [row if row.diverged else _timed(row, curves[row.global_batch], level, confidence) for row in rows]
+    found = [row if row.diverged else _timed(row, curves[row.global_batch], level, mode, confidence) for row in rows]
     return _compared(found), level
 
 
@@ -49,8 +50,7 @@ def log_reach(one: Estimate) -> float:
 
 
 def _curve(run: ScanRun) -> Curve:
-    middles, _, losses = windows(run)
-    return Curve(samples=middles, values=losses) if len(middles) else Curve(samples=np.zeros(1), values=np.ones(1))
+    return Curve(samples=np.array(run.samples), values=np.array(run.metric))
 
 
 def _level(curves: Sequence[Curve]) -> float | None:
@@ -61,21 +61,21 @@ def _level(curves: Sequence[Curve]) -> float | None:
     return None if local is None else float(np.mean(local.coefficients[:, 0]))
 
 
-def _timed(row: ScanRow, curves: Sequence[Curve], level: float, confidence: float) -> ScanRow:
-    crossing = expected_crossing(curves, level, "min", confidence=confidence)
+def _timed(row: ScanRow, curves: Sequence[Curve], level: float, mode: Mode, confidence: float) -> ScanRow:
+    crossing = expected_crossing(curves, level, mode, confidence=confidence)
     if not crossing.samples:
-        return dataclasses.replace(row, reason=crossing.reason or "not determined: the loss does not fall")
-    to_loss = Estimate(value=crossing.samples, low=crossing.low, high=crossing.high)
-    return dataclasses.replace(row, to_loss=to_loss)
+        return dataclasses.replace(row, reason=crossing.reason or "not determined: the metric does not improve")
+    to_level = Estimate(value=crossing.samples, low=crossing.low, high=crossing.high)
+    return dataclasses.replace(row, to_level=to_level)
 
 
 def _compared(rows: Sequence[ScanRow]) -> list[ScanRow]:
-    known = [row for row in rows if row.to_loss.value is not None]
+    known = [row for row in rows if row.to_level.value is not None]
     if not known:
         return list(rows)
     first = known[0]
-    best = min(known, key=lambda row: row.to_loss.value or 0.0)
-    return [row if row.to_loss.value is None else _against(row, first, best) for row in rows]
+    best = min(known, key=lambda row: row.to_level.value or 0.0)
+    return [row if row.to_level.value is None else _against(row, first, best) for row in rows]
 
 
 def _against(row: ScanRow, first: ScanRow, best: ScanRow) -> ScanRow:
@@ -91,8 +91,8 @@ def _against(row: ScanRow, first: ScanRow, best: ScanRow) -> ScanRow:
 def _ratio(one: ScanRow, other: ScanRow) -> Estimate:
     if one is other:
         return Estimate(value=1.0, low=1.0, high=1.0)
-    value = (one.to_loss.value or 0.0) / (other.to_loss.value or 1.0)
-    reach = math.exp(min(math.hypot(log_reach(one.to_loss), log_reach(other.to_loss)), 700.0))
+    value = (one.to_level.value or 0.0) / (other.to_level.value or 1.0)
+    reach = math.exp(min(math.hypot(log_reach(one.to_level), log_reach(other.to_level)), 700.0))
     return Estimate(value=value, low=value / reach, high=value * reach)
 
 

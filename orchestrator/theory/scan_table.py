@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy import stats
@@ -16,6 +17,7 @@ from orchestrator.theory.fieller import Array
 from orchestrator.theory.wandering_noise import slope_error
 
 MIN_WINDOWS = 5
+Mode = Literal["min", "max"]
 NONE = Estimate()
 
 
@@ -65,8 +67,8 @@ class ScanRow:
         updates: of each run.
         runs: seeds.
         trend: fall of the training loss per sample, over the samples that all batches saw, with its interval.
-        to_loss: samples to a training loss that the smallest batch reaches well within its run.
-        relative: the smallest batch's samples to that loss over this one's: how well this batch uses its samples.
+        to_level: samples to a value of the metric that the smallest batch reaches well within its run.
+        relative: the smallest batch's samples to it over this one's: how well this batch uses its samples.
         at_equal_samples: validation metric after the samples that all batches saw.
         at_equal_updates: the same after the updates that all made.
         scatter: standard error of `at_equal_samples`: by the seeds, or with one that of an evaluation about its
@@ -75,7 +77,7 @@ class ScanRow:
         relative_per_second: `relative` times that speed over the smallest batch's: progress by the clock.
         noise_scale: at the end of the runs.
         slower: whether it clearly learns less per sample than the best batch.
-        reason: why there is no `to_loss`, or empty.
+        reason: why there is no `to_level`, or empty.
         diverged: whether a run did.
     """
 
@@ -84,7 +86,7 @@ class ScanRow:
     updates: int
     runs: int
     trend: Estimate = NONE
-    to_loss: Estimate = NONE
+    to_level: Estimate = NONE
     relative: Estimate = NONE
     at_equal_samples: float | None = None
     at_equal_updates: float | None = None
@@ -148,7 +150,7 @@ def row(
     )
 
 
-def windows(run: ScanRun) -> tuple[Array, Array, Array]:
+def _windows(run: ScanRun) -> tuple[Array, Array, Array]:
     """Middles and ends of the windows of training, in samples, and their mean losses."""
     edges = np.array((0.0, *run.samples))
     losses = np.array(run.train_loss)
@@ -157,7 +159,7 @@ def windows(run: ScanRun) -> tuple[Array, Array, Array]:
 
 
 def _run_trend(run: ScanRun, equal: float, logs: bool, confidence: float) -> Estimate:
-    middles, ends, losses = windows(run)
+    middles, ends, losses = _windows(run)
     seen = ends <= equal
     values = np.log(losses[seen]) if logs else losses[seen]
     return trend(middles[seen], values, confidence=confidence)

@@ -183,7 +183,7 @@ _SWEEP_METRICS = (
     ("branch/tolerance_batch", "samples", "largest batch within `study.branch.tolerance` after a branch; as above"),
     ("branch/noise_scale", "samples", "noise scale of the updates before the checkpoint; as above"),
     ("scan/trend", "e-folds/sample", "fall of the training loss; `step` is the global batch"),
-    ("scan/to_loss", "samples", "to a training loss that all batches reach; `step` is the global batch"),
+    ("scan/to_level", "samples", "to a value of the metric that all batches reach; `step` is the global batch"),
     ("scan/relative", "share", "the smallest batch's samples to it over these; `step` is the global batch"),
     ("scan/relative_per_second", "share", "the same times the speed over the smallest batch's; `step` is the batch"),
     ("scan/at_equal_samples", "of the metric", "after the samples that all batches saw; `step` is the global batch"),
