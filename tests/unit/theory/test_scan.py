@@ -85,7 +85,8 @@ def test_what_is_within_the_noise_is_not_told_apart():
         loss = tuple(2.0 - 3e-4 * t + 0.05 * rng.standard_normal(30))
         noise = Estimate(value=50.0, low=40.0, high=60.0)
         return ScanRun(
-            global_batch=batch, lr=0.1, seed=0, updates=30, samples=tuple(t), train_loss=loss, metric=tuple(1.0 - value for value in loss),
+            global_batch=batch, lr=0.1, seed=0, updates=30, samples=tuple(t), train_loss=loss,
+            metric=tuple(1.0 - value for value in loss),
             samples_per_second=100.0, noise_scale=noise,
         )  # fmt: skip
 
