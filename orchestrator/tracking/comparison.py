@@ -19,7 +19,7 @@ OF_THE_MACHINE = (
 # What is told once, of the samples up to the trial's end.
 AT_THE_END = ("noise/*", "skipped_updates")
 # What depends on how a global batch is split, beside the rounding of sums.
-OF_THE_SPLIT = ("geometry/*", "noise_scale", "noise/*", "loss_scale", "skipped_updates")
+OF_THE_SPLIT = ("geometry/*", "noise_scale*", "noise/*", "loss_scale", "skipped_updates")
 
 
 @dataclass(frozen=True, kw_only=True)
