@@ -54,9 +54,14 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
     """
     verdict = verdict or UNFINISHED
     plan = _plan(protocol, trials)
-    known = {"method": "ladder", "verdict": verdict.kind, "reason": verdict.reason}
+    known = {
+        "method": "ladder",
+        "verdict": verdict.kind,
+        "reason": verdict.reason,
+        "samples": _samples(protocol, trials),
+    }
     if plan is None:
-        return {**known, "samples": _samples(protocol, trials), "sentence": verdict.reason, "warnings": []}
+        return {**known, **_nothing(verdict)}
     found = summarise(plan.config, results_of(trials, plan.goal))
     critical, optimizer = found.critical, protocol.spec.optimizer.name
     noise = {one.global_batch: noise_at_target(trials, one) for one in found.batches}
@@ -66,7 +71,6 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
         "sentence": sentence(critical, verdict),
         "target": {**dataclasses.asdict(plan.goal), "given": protocol.goal is not None},
         "chosen": list(plan.notes),
-        "samples": _samples(protocol, trials),
         "critical_batch": {
             **_interval(Estimate(value=critical.critical_batch, low=critical.low, high=critical.high)),
             "definition": CRITICAL_BATCH,
@@ -87,7 +91,7 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
 
 def metrics_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics of the study's MLflow run: ``metrics`` at ``samples_seen``, ``by_batch`` at the step of each batch."""
-    if "critical_batch" not in outcome:
+    if not outcome["ladder"]:
         return {}
     metrics: dict[str, float] = {}
     for name in ("critical_batch", "cbs20", "emin", "smin", "noise_scale"):
@@ -95,7 +99,7 @@ def metrics_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
             if (number := (outcome[name] or {}).get(end)) is not None:
                 metrics[f"study/{name}{suffix}"] = number
     for end, suffix in (("alpha", ""), ("low", "_low"), ("high", "_high")):
-        if (number := outcome["lr_exponent"][end]) is not None:
+        if (number := outcome["lr_exponent"].get(end)) is not None:
             metrics[f"study/lr_exponent{suffix}"] = number
     rungs = []
     for rung in outcome["ladder"]:
@@ -124,6 +128,21 @@ def _plan(protocol: Protocol, trials: Sequence[StudyTrial]) -> Plan | None:
         return None
     plan = protocol.plan(baseline)
     return None if isinstance(plan, str) else plan
+
+
+def _nothing(verdict: Verdict) -> dict[str, Any]:
+    """The keys of a study that never came to plan anything."""
+    blank = {**_interval(Estimate()), "reason": f"not determined: {verdict.reason}"}
+    return {
+        "sentence": f"The critical batch is not determined: {verdict.reason}",
+        "target": None,
+        "chosen": [],
+        **dict.fromkeys(("critical_batch", "cbs20", "emin", "smin", "noise_scale"), blank),
+        "ladder": [],
+        "lr_exponent": {"alpha": None, "low": None, "high": None, "reason": blank["reason"]},
+        "fit": None,
+        "warnings": [],
+    }
 
 
 def _samples(protocol: Protocol, trials: Sequence[StudyTrial]) -> dict[str, Any]:
@@ -170,7 +189,10 @@ def _noise(
 ) -> dict[str, Any]:
     """The noise scale at the target, its ratio to the critical batch, and how it got there."""
     if noise is None or batch is None:
-        reason = "not determined: |G|^2 is not clearly above 0 where the target is reached, or nothing reached it"
+        reason = (
+            "not determined: no run reached the target, or |G|^2 is not clearly above 0 there, or every worker has the "
+            "whole batch"
+        )
         return {"value": None, "low": None, "high": None, "reason": reason}
     value, bound = noise["value"], critical.critical_batch
     (rung,) = [one for one in found.batches if one.global_batch == batch]
