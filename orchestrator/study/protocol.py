@@ -117,7 +117,7 @@ class Protocol:
             return None
         lr, reference = spec.lr.base, spec.batch.reference_batch
         for one in earlier:
-            if one.status != "diverged":
+            if not one.diverged(self.metric):
                 return None
             lr = float(f"{one.run.lr / GENTLER:.4g}")
         if lr < lr_range(spec).low:
@@ -140,7 +140,7 @@ class Protocol:
         """The study, once its baseline runs have ended; or why none can be made."""
         notes: list[str] = []
         last = baseline[-1] if baseline else None
-        if last is not None and last.status == "diverged":
+        if last is not None and last.diverged(self.metric):
             low = lr_range(self.spec).low
             return f"the baseline run diverged at every learning rate from {self.spec.lr.base:g} down to {low:g}"
         goal = self.goal

@@ -82,13 +82,17 @@ class StudyTrial:
         }
 
     def curve(self, metric: str) -> Curve:
-        """Its evaluations; a value that is not finite where it diverged."""
+        """Its evaluations; a value that is not finite where it diverged, or ended without a finite one."""
         points = [(e["samples_seen"], e["metrics"][metric]) for e in self.evaluations if metric in e["metrics"]]
-        if self.status == "diverged":
+        if self.status == "diverged" or not points:
             last = points[-1][0] if points else -1
             points.append((max(last + 1, self.samples), math.inf))
-        samples, values = zip(*points, strict=True) if points else ((), ())
+        samples, values = zip(*points, strict=True)
         return Curve(samples=np.array(samples, dtype=np.float64), values=np.array(values, dtype=np.float64))
+
+    def diverged(self, metric: str) -> bool:
+        """Whether it ended in a value that is not finite."""
+        return self.status != "running" and not math.isfinite(self.curve(metric).values[-1])
 
     def noise(self, until: float = math.inf) -> Noise | None:
         """The noise scale of the updates before the last evaluation up to `until` samples that could tell it."""
@@ -100,7 +104,8 @@ class StudyTrial:
 
     def result(self, goal: Goal) -> Result | None:
         """The run up to the evaluation that decided it; None while nothing did, or where it failed."""
-        if self.status == "failed" or (self.status == "running" and not self.evaluations):
+        known = any(goal.metric in one["metrics"] for one in self.evaluations)
+        if self.status == "failed" or (self.status == "running" and not known):
             return None
         curve = self.curve(goal.metric)
         for n in range(1, len(curve.samples) + 1):
