@@ -11,14 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.study.noise import noise_at_target, noise_path
+from orchestrator.study.planning import StudyPlanner
 from orchestrator.study.protocol import Plan, Protocol
-from orchestrator.study.trials import BASELINE, StudyTrial, results_of
+from orchestrator.study.trials import BASELINE, StudyTrial, known_of
 from orchestrator.study.words import sentence, warnings_of
 from orchestrator.theory.critical_batch import CBS20, CRITICAL_BATCH, CriticalBatch, Estimate
 from orchestrator.theory.ladder_planner import Verdict
 from orchestrator.theory.ladder_summary import BatchResult, StudyResult, summarise
 
 CURVE_POINTS = 40
+PHASES = (BASELINE, "search", "settings", "final")
 _LADDER_COLUMNS = (
     ("global_batch", pa.int64()),
     ("samples_to_target", pa.float64()),
@@ -62,7 +64,10 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
     }
     if plan is None:
         return {**known, **_nothing(verdict)}
-    found = summarise(plan.config, results_of(trials, plan.goal))
+    planner = StudyPlanner(config=plan.config, count=len(protocol.settings))
+    known_results = known_of(trials, plan.goal)
+    chosen = planner.chosen(known_results)
+    found = summarise(plan.config, planner.view(known_results))
     critical, optimizer = found.critical, protocol.spec.optimizer.name
     noise = {one.global_batch: noise_at_target(trials, one) for one in found.batches}
     headline = _headline(found, plan)
@@ -81,7 +86,13 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
         "emin": {**_interval(critical.emin), "unit": "samples"},
         "smin": {**_interval(critical.smin), "unit": "updates"},
         "confidence": critical.confidence,
-        "ladder": [_rung(one, critical, noise[one.global_batch]) for one in found.batches],
+        "ladder": [
+            {
+                **_rung(one, critical, noise[one.global_batch]),
+                "settings": dict(protocol.settings[chosen[one.global_batch]]),
+            }
+            for one in found.batches
+        ],
         "lr_exponent": {**found.exponent.to_dict(), "optimizer": optimizer},
         "noise_scale": _noise(None if headline is None else noise[headline], headline, critical, trials, found),
         "fit": {**critical.to_dict(), "curve": _curve(critical, plan.config.batches)},
@@ -146,7 +157,7 @@ def _nothing(verdict: Verdict) -> dict[str, Any]:
 
 
 def _samples(protocol: Protocol, trials: Sequence[StudyTrial]) -> dict[str, Any]:
-    spent = {phase: sum(t.samples for t in trials if t.phase == phase) for phase in (BASELINE, "search", "final")}
+    spent = {phase: sum(t.samples for t in trials if t.phase == phase) for phase in PHASES}
     return {"spent": sum(spent.values()), **spent, "most": protocol.total_samples, "runs": len(trials)}
 
 
