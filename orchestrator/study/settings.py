@@ -30,7 +30,7 @@ PATIENCE = 3
 """Runs after which a suggestion that did not reach the target in time, or is far behind, is given up."""
 BEHIND = 0.15
 """Far behind, in ln(samples)."""
-LEAST_GAIN, CLEAR = 0.03, 2.0
+LEAST_GAIN, CLEAR = 0.05, 2.0
 """A winner needs fewer samples by so much, in ln(samples), and by so many standard errors."""
 DUEL_SEEDS = 6
 """The best suggestion and the written setting are trained under up to so many seeds where they lie close."""
