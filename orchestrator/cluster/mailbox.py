@@ -44,6 +44,8 @@ class _Gang:
     placement: str | None = None
     last_update_at: float | None = None
     trials_taken: int = 0
+    taken_before: int | None = None  # by earlier incarnations; None before the first one
+    may_warm_up: bool = True
     leaving: str = ""  # why it should go home before its next trial
     hurry: bool = False  # and before its present trial is done
     hung: dict[int, tuple[bool, str]] = field(default_factory=dict)
@@ -150,6 +152,7 @@ class Mailbox:
         self._release(state, f"a worker of gang {gang} died")
         state.token += 1
         state.up = True
+        state.may_warm_up, state.taken_before = state.trials_taken != state.taken_before, state.trials_taken
         state.nodes = frozenset(worker["node_id"] for worker in workers if "node_id" in worker)
         state.placement = next((worker.get("placement") for worker in workers), None)
         state.last_update_at, state.leaving, state.hurry, state.dead = None, "", False, None
@@ -157,6 +160,11 @@ class Mailbox:
             self._write("gang_started", gang=gang, workers=workers)
         await self._notify()
         return state.token
+
+    async def may_warm_up(self, gang: int) -> bool:
+        """Whether a gang that has just said hello should try the model first: not if its last incarnation broke before
+        it took a trial, perhaps by that."""
+        return self._gangs[gang].may_warm_up
 
     async def take(self, gang: int, token: int, timeout_s: float) -> dict[str, Any] | None:
         """The next trial for a gang as ``{"trial", "spec", "again"}``, ``{"close": True}``, or None after `timeout_s`.

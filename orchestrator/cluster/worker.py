@@ -96,11 +96,16 @@ def gang_main(config: dict[str, Any]) -> None:
 def _serve(settings: WorkerSettings, mailbox: Any, group: Group, workers: list[dict[str, Any]]) -> None:
     """Say hello, warm up, and train trial after trial."""
     tasks = _Tasks()
-    said = ray.get(mailbox.hello.remote(settings.gang, workers)) if group.rank == 0 else None
-    token = int(group.broadcast_object(said))
-    _warm_up(TrialSpec.from_dict(settings.warm_up), tasks, group)
+    said = None
+    if group.rank == 0:
+        token = ray.get(mailbox.hello.remote(settings.gang, workers))
+        said = token, ray.get(mailbox.may_warm_up.remote(settings.gang))
+    token, warm_up = group.broadcast_object(said)
     mine = (settings.gang, token)
     watchdog = Watchdog(settings.hang_timeout_s, lambda *found: mailbox.hung.remote(*mine, *found), group)
+    if warm_up:
+        with watchdog:
+            _warm_up(TrialSpec.from_dict(settings.warm_up), tasks, group, watchdog.beat)
     orders = Orders(lambda wait_s: mailbox.order.remote(*mine, wait_s)) if group.rank == 0 else None
     while True:
         job = ray.get(mailbox.take.remote(settings.gang, token, _POLL_S)) if group.rank == 0 else None
@@ -173,10 +178,11 @@ class _Desk:
         ray.get(self._mailbox.continued.remote(self._gang, self._token, self._trial, seen, plan))
 
 
-def _warm_up(spec: TrialSpec, tasks: _Tasks, group: Group) -> None:
+def _warm_up(spec: TrialSpec, tasks: _Tasks, group: Group, beat: Callable[[], None]) -> None:
     """Two updates of the sweep's own model: the first trial of a process otherwise pays 1.5 to 2.4 s for first uses.
 
-    Whatever goes wrong here goes wrong again in the first real trial, which reports it.
+    Whatever goes wrong here goes wrong again in a real trial, which reports it. If it ends the processes, the next
+    ones leave it out.
     """
     two_updates = 2 * spec.plan.global_batch
     lr = dataclasses.replace(spec.lr, warmup_samples=0)
@@ -190,7 +196,7 @@ def _warm_up(spec: TrialSpec, tasks: _Tasks, group: Group) -> None:
     except Exception as error:  # noqa: BLE001  a task is user code, and may not have set itself up as `Task` does
         brief = error
     if not any(group.gather_objects(isinstance(brief, Exception))) and not isinstance(brief, Exception):
-        run_trial(short, brief, group, lambda evaluation: False)
+        run_trial(short, brief, group, lambda evaluation: False, beat=beat)
 
 
 class _Tasks:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.config.duration import Duration
 from orchestrator.config.load import Loaded, source_of, spec_from_dict
+from orchestrator.config.reach import Reach
 from orchestrator.config.refusal import Refusal
 from orchestrator.config.space import FloatRange
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.study_section import LEAST_BATCHES
 from orchestrator.config.sweep_sections import SearchSection
 
-BATCHES, LR = "batch.global", "lr.base"
+BATCHES, LR, WARMUP = "batch.global", "lr.base", "lr.warmup"
+_TUNED = ("optimizer", "task", "training")
 FINEST = 2000
 """Evaluations are at least the budget's share of one in so many apart: the first few tell nothing."""
 COARSEST = 0.1
@@ -42,6 +45,11 @@ def as_study(loaded: Loaded, *, file: str) -> Loaded:
     return Loaded(spec=spec_from_dict(raw, file=file), warnings=loaded.warnings, set_keys=loaded.set_keys)
 
 
+def other_keys(spec: SweepSpec) -> tuple[str, ...]:
+    """The keys of the space that are tuned beside the learning rate."""
+    return tuple(key for key in spec.space if key not in (BATCHES, LR))
+
+
 def ladder_of(spec: SweepSpec) -> tuple[int, ...] | None:
     """The global batches that are named, ascending; None where the study places them itself."""
     parameter = spec.space.get(BATCHES)
@@ -70,14 +78,18 @@ def _check_space(spec: SweepSpec) -> None:
         if key == "lr.rule":
             rule = "a study tunes the learning rate of every batch by itself, so that no rule applies"
             raise Refusal(rule, key=f"space.{key}", remedy="take it out of the space, and write lr.rule: none")
-        if key not in (BATCHES, LR):
-            rule = f"a study tunes {LR} at every batch of {BATCHES}, and nothing else"
-            remedy = f"fix {key} outside the space, at what a sweep at batch.reference finds"
+        if key not in (BATCHES, LR) and not _is_tuned(key):
+            rule = "a study tunes lr.base, lr.warmup, and options of optimizer, task and training at every batch"
+            remedy = f"fix {key} outside the space, or run one study for each value"
             raise Refusal(rule, key=f"space.{key}", value=spec.space[key].to_form(), remedy=remedy)
     found = lr_range(spec)
     if not found.low <= spec.lr.base <= found.high:
         rule = f"must lie within space.{LR}, from {found.low:g} to {found.high:g}: the study starts there"
         raise Refusal(rule, key=LR, value=spec.lr.base, remedy="write a rate that trains at batch.reference")
+
+
+def _is_tuned(key: str) -> bool:
+    return key == WARMUP or (key.partition(".")[0] in _TUNED and key != "optimizer.name")
 
 
 def _check_lr(spec: SweepSpec) -> None:
@@ -88,10 +100,13 @@ def _check_lr(spec: SweepSpec) -> None:
     if lr.decay != "none":
         rule = "runs end where they reach the target, so that their learning rate must not depend on a budget"
         raise Refusal(rule, key="lr.decay", value=lr.decay, remedy="write lr.decay: none")
-    if lr.warmup.unit == "share":
-        rule = "runs end where they reach the target, so that their warmup must not depend on a budget"
-        remedy = "write 0, samples or updates, such as 50 updates"
-        raise Refusal(rule, key="lr.warmup", value=str(lr.warmup), remedy=remedy)
+    reach = Reach(spec)
+    for warmup in ("lr.warmup", *([f"space.{WARMUP}"] if WARMUP in spec.space else [])):
+        for value in [str(lr.warmup)] if warmup == WARMUP else reach.ends(WARMUP):
+            if Duration.parse(value).unit == "share":
+                rule = "runs end where they reach the target, so that their warmup must not depend on a budget"
+                remedy = "write 0, samples or updates, such as 50 updates"
+                raise Refusal(rule, key=warmup, value=value, remedy=remedy)
 
 
 def _check_objective(spec: SweepSpec) -> None:

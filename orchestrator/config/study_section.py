@@ -42,8 +42,8 @@ Batches = Annotated[tuple[int, ...] | Literal["auto"], PlainValidator(_batches),
 
 class StudySection(Section):
     """How a critical-batch study measures. It tunes the learning rate of every batch of a ladder, within the range of
-    `space.lr.base`, to reach `objective.target` in the fewest samples; `budget.samples` bounds one run. `search` and
-    `budget.eval_every` are not used.
+    `space.lr.base`, and the other keys of the space, to reach `objective.target` in the fewest samples.
+    `budget.samples` is the most that one run may train; `search` and `budget.eval_every` are not used.
     """
 
     batches: Batches = "auto"
@@ -63,6 +63,9 @@ class StudySection(Section):
 
     total_samples: Count | None = None
     """Most training samples of all runs together; null is 100 times `budget.samples`."""
+
+    settings: Count = 6
+    """Suggestions for the other keys of the space that are tried at every batch beside what the spec writes."""
 
     eval_every: Share = Duration(value=0.03, unit="share")
     """Distance of evaluations, as a share of the samples seen: the resolution of samples-to-target before it is fitted.

@@ -18,7 +18,7 @@ Record = Mapping[str, Any]
 def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     """The ladder, the estimates, the plain sentence, and as the last line `run_dir`."""
     out.print()
-    if summary.get("ladder"):
+    if summary["ladder"]:
         target = summary["target"]
         sign = "<=" if target["mode"] == "min" else ">="
         write_table(
@@ -36,11 +36,19 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     write_indented(out, summary["reason"])
     out.print("[bold]Answer:[/bold]")
     write_indented(out, summary["sentence"])
-    write_list(out, "Chosen", summary.get("chosen"))
+    write_list(out, "Chosen", [*summary["chosen"], *_settings(summary)])
     write_list(out, "Warnings", summary["warnings"])
     # Written past rich's wrapping, so that scripts can take the last line as the path.
     out.file.write(f"{run_dir}\n")
     out.file.flush()
+
+
+def _settings(summary: Record) -> list[str]:
+    """The suggestions for other keys that won, and where."""
+    won = [(rung["global_batch"], rung["settings"]) for rung in summary["ladder"] if rung["settings"]]
+    return [
+        f"at batch {batch}: {', '.join(f'{key} = {value}' for key, value in found.items())}" for batch, found in won
+    ]
 
 
 def _ladder(summary: Record) -> Table:

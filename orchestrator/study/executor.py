@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from orchestrator.errors import GangError, TrialError
+from orchestrator.study.planning import StudyPlanner
 from orchestrator.study.protocol import Plan, Protocol
-from orchestrator.study.trials import BASELINE, STOPPED_BY, Goal, StudyTrial, judge
-from orchestrator.theory.ladder import Result, Run
-from orchestrator.theory.ladder_planner import Planner, Rival, Verdict
+from orchestrator.study.settings import WRITTEN, Asked, Known
+from orchestrator.study.trials import BASELINE, STOPPED_BY, Goal, StudyTrial, judge, known_of
+from orchestrator.theory.ladder import Result
+from orchestrator.theory.ladder_planner import Rival, Verdict
 
 if TYPE_CHECKING:
     from orchestrator.cluster.pool import Pool
@@ -63,19 +65,22 @@ class Executor:
             return Verdict(kind="not reached", reason=plan)
         for note in plan.notes:
             self._note(note)
-        planner = Planner(config=plan.config)
-        results = {trial.trial: result for trial in self._trials if (result := trial.result(plan.goal)) is not None}
+        planner = StudyPlanner(config=plan.config, count=len(self._protocol.settings))
+        known = known_of(self._trials, plan.goal)
         for trial in self._trials:
             if trial.status == "running" and trial not in self._asked.values():
                 self._go_on(trial, plan.goal)
         while True:
-            running = [trial.run for trial in self._asked.values()]
-            found = planner.next_runs(list(results.values()), running, self._pool.size - len(running))
+            running = [
+                Asked(setting=one.setting, run=one.run, rival=one.rival, phase=one.phase)
+                for one in self._asked.values()
+            ]
+            found = planner.next_jobs(known, running, self._pool.size - len(running))
             if isinstance(found, Verdict):
                 return found
-            for run in found:
-                self._start(run, planner.rival(list(results.values()), run), run.purpose, plan.goal)
-            results.update(self._next_results(plan.goal))
+            for job in found:
+                self._start(job, plan.goal)
+            known += self._next_results(plan.goal)
 
     def _plan(self) -> Plan | str:
         """Train the baseline run, or what is left of it."""
@@ -88,12 +93,19 @@ class Executor:
                 run = self._protocol.baseline(earlier)
                 if run is None:
                     return self._protocol.plan(earlier)
-                self._start(run, Rival(), BASELINE, goal)
+                self._start(Asked(setting=WRITTEN, run=run, rival=Rival(), phase=BASELINE), goal)
             while self._asked and not self._next_results(goal):
                 pass
 
-    def _start(self, run: Run, rival: Rival, phase: str, goal: Goal | None) -> None:
-        trial = StudyTrial(trial=f"t{len(self._trials):04d}", run=run, rival=rival, phase=phase)
+    def _start(self, job: Asked, goal: Goal | None) -> None:
+        trial = StudyTrial(
+            trial=f"t{len(self._trials):04d}",
+            run=job.run,
+            rival=job.rival,
+            phase=job.phase,
+            setting=job.setting,
+            values=self._protocol.settings[job.setting],
+        )
         self._trials.append(trial)
         self._submit(trial, goal)
         self._ask(trial)
@@ -109,7 +121,7 @@ class Executor:
             self._ask(trial)
 
     def _submit(self, trial: StudyTrial, goal: Goal | None) -> None:
-        spec = self._protocol.trial_spec(trial.run, goal)
+        spec = self._protocol.trial_spec(trial.run, goal, trial.setting)
         info = {**trial.info(), "key": spec.key}
         ray.get(self._pool.mailbox.submit.remote(trial.trial, spec.to_dict(), info))
 
@@ -117,15 +129,15 @@ class Executor:
         after = trial.evaluations[-1]["samples_seen"] if trial.evaluations else -1
         self._asked[self._pool.mailbox.next_message.remote(trial.trial, after)] = trial
 
-    def _next_results(self, goal: Goal | None) -> dict[str, Result]:
+    def _next_results(self, goal: Goal | None) -> list[Known]:
         """Wait for news of some run; the results of those that are decided by it."""
         ready, _ = ray.wait(list(self._asked), num_returns=1)
-        found = {}
+        found = []
         for reference in ready:
             trial = self._asked.pop(reference)
             result = self._take(trial, ray.get(reference), goal)
             if result is not None:
-                found[trial.trial] = result
+                found.append(Known(setting=trial.setting, result=result, phase=trial.phase))
         return found
 
     def _take(self, trial: StudyTrial, message: Mapping[str, Any], goal: Goal | None) -> Result | None:
@@ -159,7 +171,8 @@ class Executor:
     def _check_failure(self, trial: StudyTrial) -> None:
         if trial.status != "failed":
             return
-        self._failures[trial.run.key] += 1
-        if self._failures[trial.run.key] >= MOST_FAILURES:
+        key = (*trial.run.key, trial.setting)
+        self._failures[key] += 1
+        if self._failures[key] >= MOST_FAILURES:
             run = f"batch {trial.run.global_batch}, learning rate {trial.run.lr:g}, seed {trial.run.seed}"
             raise TrialError(f"a run failed {MOST_FAILURES} times ({run}): {trial.outcome['reason']}")

@@ -11,14 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.study.noise import noise_at_target, noise_path
+from orchestrator.study.planning import StudyPlanner
 from orchestrator.study.protocol import Plan, Protocol
-from orchestrator.study.trials import BASELINE, StudyTrial, results_of
+from orchestrator.study.trials import BASELINE, StudyTrial, known_of
 from orchestrator.study.words import sentence, warnings_of
 from orchestrator.theory.critical_batch import CBS20, CRITICAL_BATCH, CriticalBatch, Estimate
 from orchestrator.theory.ladder_planner import Verdict
 from orchestrator.theory.ladder_summary import BatchResult, StudyResult, summarise
 
 CURVE_POINTS = 40
+PHASES = (BASELINE, "search", "settings", "final")
 _LADDER_COLUMNS = (
     ("global_batch", pa.int64()),
     ("samples_to_target", pa.float64()),
@@ -54,10 +56,18 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
     """
     verdict = verdict or UNFINISHED
     plan = _plan(protocol, trials)
-    known = {"method": "ladder", "verdict": verdict.kind, "reason": verdict.reason}
+    known = {
+        "method": "ladder",
+        "verdict": verdict.kind,
+        "reason": verdict.reason,
+        "samples": _samples(protocol, trials),
+    }
     if plan is None:
-        return {**known, "samples": _samples(protocol, trials), "sentence": verdict.reason, "warnings": []}
-    found = summarise(plan.config, results_of(trials, plan.goal))
+        return {**known, **_nothing(verdict)}
+    planner = StudyPlanner(config=plan.config, count=len(protocol.settings))
+    known_results = known_of(trials, plan.goal)
+    chosen = planner.chosen(known_results)
+    found = summarise(plan.config, planner.view(known_results))
     critical, optimizer = found.critical, protocol.spec.optimizer.name
     noise = {one.global_batch: noise_at_target(trials, one) for one in found.batches}
     headline = _headline(found, plan)
@@ -66,7 +76,6 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
         "sentence": sentence(critical, verdict),
         "target": {**dataclasses.asdict(plan.goal), "given": protocol.goal is not None},
         "chosen": list(plan.notes),
-        "samples": _samples(protocol, trials),
         "critical_batch": {
             **_interval(Estimate(value=critical.critical_batch, low=critical.low, high=critical.high)),
             "definition": CRITICAL_BATCH,
@@ -77,7 +86,13 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
         "emin": {**_interval(critical.emin), "unit": "samples"},
         "smin": {**_interval(critical.smin), "unit": "updates"},
         "confidence": critical.confidence,
-        "ladder": [_rung(one, critical, noise[one.global_batch]) for one in found.batches],
+        "ladder": [
+            {
+                **_rung(one, critical, noise[one.global_batch]),
+                "settings": dict(protocol.settings[chosen[one.global_batch]]),
+            }
+            for one in found.batches
+        ],
         "lr_exponent": {**found.exponent.to_dict(), "optimizer": optimizer},
         "noise_scale": _noise(None if headline is None else noise[headline], headline, critical, trials, found),
         "fit": {**critical.to_dict(), "curve": _curve(critical, plan.config.batches)},
@@ -87,7 +102,7 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
 
 def metrics_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics of the study's MLflow run: ``metrics`` at ``samples_seen``, ``by_batch`` at the step of each batch."""
-    if "critical_batch" not in outcome:
+    if not outcome["ladder"]:
         return {}
     metrics: dict[str, float] = {}
     for name in ("critical_batch", "cbs20", "emin", "smin", "noise_scale"):
@@ -95,7 +110,7 @@ def metrics_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
             if (number := (outcome[name] or {}).get(end)) is not None:
                 metrics[f"study/{name}{suffix}"] = number
     for end, suffix in (("alpha", ""), ("low", "_low"), ("high", "_high")):
-        if (number := outcome["lr_exponent"][end]) is not None:
+        if (number := outcome["lr_exponent"].get(end)) is not None:
             metrics[f"study/lr_exponent{suffix}"] = number
     rungs = []
     for rung in outcome["ladder"]:
@@ -126,8 +141,23 @@ def _plan(protocol: Protocol, trials: Sequence[StudyTrial]) -> Plan | None:
     return None if isinstance(plan, str) else plan
 
 
+def _nothing(verdict: Verdict) -> dict[str, Any]:
+    """The keys of a study that never came to plan anything."""
+    blank = {**_interval(Estimate()), "reason": f"not determined: {verdict.reason}"}
+    return {
+        "sentence": f"The critical batch is not determined: {verdict.reason}",
+        "target": None,
+        "chosen": [],
+        **dict.fromkeys(("critical_batch", "cbs20", "emin", "smin", "noise_scale"), blank),
+        "ladder": [],
+        "lr_exponent": {"alpha": None, "low": None, "high": None, "reason": blank["reason"]},
+        "fit": None,
+        "warnings": [],
+    }
+
+
 def _samples(protocol: Protocol, trials: Sequence[StudyTrial]) -> dict[str, Any]:
-    spent = {phase: sum(t.samples for t in trials if t.phase == phase) for phase in (BASELINE, "search", "final")}
+    spent = {phase: sum(t.samples for t in trials if t.phase == phase) for phase in PHASES}
     return {"spent": sum(spent.values()), **spent, "most": protocol.total_samples, "runs": len(trials)}
 
 
@@ -170,7 +200,10 @@ def _noise(
 ) -> dict[str, Any]:
     """The noise scale at the target, its ratio to the critical batch, and how it got there."""
     if noise is None or batch is None:
-        reason = "not determined: |G|^2 is not clearly above 0 where the target is reached, or nothing reached it"
+        reason = (
+            "not determined: no run reached the target, or |G|^2 is not clearly above 0 there, or every worker has the "
+            "whole batch"
+        )
         return {"value": None, "low": None, "high": None, "reason": reason}
     value, bound = noise["value"], critical.critical_batch
     (rung,) = [one for one in found.batches if one.global_batch == batch]

@@ -6,6 +6,7 @@ Pure functions of the spec, of what the task says of itself, and of the baseline
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from orchestrator.config.study_rules import ladder_of, lr_range
 from orchestrator.config.study_section import LEAST_BATCHES
 from orchestrator.config.trial import Target, TrialSpec
 from orchestrator.errors import ConfigError
+from orchestrator.study.settings import settings_of
 from orchestrator.study.trials import Goal, Noise, StudyTrial
 from orchestrator.theory import batch_plan
 from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Run, around
@@ -117,7 +119,7 @@ class Protocol:
             return None
         lr, reference = spec.lr.base, spec.batch.reference_batch
         for one in earlier:
-            if one.status != "diverged":
+            if not one.diverged(self.metric):
                 return None
             lr = float(f"{one.run.lr / GENTLER:.4g}")
         if lr < lr_range(spec).low:
@@ -140,7 +142,7 @@ class Protocol:
         """The study, once its baseline runs have ended; or why none can be made."""
         notes: list[str] = []
         last = baseline[-1] if baseline else None
-        if last is not None and last.status == "diverged":
+        if last is not None and last.diverged(self.metric):
             low = lr_range(self.spec).low
             return f"the baseline run diverged at every learning rate from {self.spec.lr.base:g} down to {low:g}"
         goal = self.goal
@@ -159,9 +161,14 @@ class Protocol:
         hint = None if noise is None else noise.value or None
         return Plan(config=self._config(goal, ladder, hint), goal=goal, noise=noise, notes=tuple(notes))
 
-    def trial_spec(self, run: Run, goal: Goal | None) -> TrialSpec:
+    @functools.cached_property
+    def settings(self) -> tuple[Mapping[str, Any], ...]:
+        """What may be laid over the spec at each batch; the first is nothing."""
+        return settings_of(self.spec)
+
+    def trial_spec(self, run: Run, goal: Goal | None, setting: int = 0) -> TrialSpec:
         """The trial that a run means; without a goal, while that is not known."""
-        params = {"batch.global": run.global_batch, "lr.base": run.lr}
+        params = {"batch.global": run.global_batch, "lr.base": run.lr, **self.settings[setting]}
         trial = resolve_trial(self.spec, params, seed=run.seed, metric_modes=self.metric_modes)
         return dataclasses.replace(
             trial,

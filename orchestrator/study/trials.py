@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.config.study_rules import BATCHES, LR
+from orchestrator.study.settings import Known
 from orchestrator.theory.ladder import Ended, Result, Run
 from orchestrator.theory.ladder_planner import Rival
 from orchestrator.theory.ladder_stop import beyond, hopeless
@@ -49,7 +51,8 @@ class StudyTrial:
     Attributes:
         run: what the planner asked for.
         rival: what it had to beat when it began; later results do not change that.
-        phase: ``baseline``, ``search`` or ``final``.
+        phase: ``baseline``, ``search``, ``settings`` (other keys are tuned) or ``final``.
+        setting: its number, 0 for what the spec writes, and `values` of the other keys by dotted name.
         evaluations: as the journal has them, ascending in samples.
         status: of the trial; ``running`` until it has ended.
         outcome: as the journal has it, once it has ended.
@@ -59,6 +62,8 @@ class StudyTrial:
     run: Run
     rival: Rival
     phase: str
+    setting: int = 0
+    values: Mapping[str, Any] = field(default_factory=dict)
     evaluations: list[Mapping[str, Any]] = field(default_factory=list)
     status: str = "running"
     outcome: Mapping[str, Any] = field(default_factory=dict)
@@ -74,7 +79,8 @@ class StudyTrial:
         samples = self.rival.samples if math.isfinite(self.rival.samples) else None
         return {
             "number": int(self.trial.removeprefix("t")),
-            "params": {"batch.global": self.run.global_batch, "lr.base": self.run.lr},
+            "params": {"batch.global": self.run.global_batch, "lr.base": self.run.lr, **self.values},
+            "setting": self.setting,
             "phase": self.phase,
             "repeat_of": None,
             "run": asdict(self.run),
@@ -82,13 +88,17 @@ class StudyTrial:
         }
 
     def curve(self, metric: str) -> Curve:
-        """Its evaluations; a value that is not finite where it diverged."""
+        """Its evaluations; a value that is not finite where it diverged, or ended without a finite one."""
         points = [(e["samples_seen"], e["metrics"][metric]) for e in self.evaluations if metric in e["metrics"]]
-        if self.status == "diverged":
+        if self.status == "diverged" or not points:
             last = points[-1][0] if points else -1
             points.append((max(last + 1, self.samples), math.inf))
-        samples, values = zip(*points, strict=True) if points else ((), ())
+        samples, values = zip(*points, strict=True)
         return Curve(samples=np.array(samples, dtype=np.float64), values=np.array(values, dtype=np.float64))
+
+    def diverged(self, metric: str) -> bool:
+        """Whether it ended in a value that is not finite."""
+        return self.status != "running" and not math.isfinite(self.curve(metric).values[-1])
 
     def noise(self, until: float = math.inf) -> Noise | None:
         """The noise scale of the updates before the last evaluation up to `until` samples that could tell it."""
@@ -100,7 +110,8 @@ class StudyTrial:
 
     def result(self, goal: Goal) -> Result | None:
         """The run up to the evaluation that decided it; None while nothing did, or where it failed."""
-        if self.status == "failed" or (self.status == "running" and not self.evaluations):
+        known = any(goal.metric in one["metrics"] for one in self.evaluations)
+        if self.status == "failed" or (self.status == "running" and not known):
             return None
         curve = self.curve(goal.metric)
         for n in range(1, len(curve.samples) + 1):
@@ -139,6 +150,8 @@ def trials_of(events: Iterable[Mapping[str, Any]]) -> list[StudyTrial]:
                     run=Run(**event["run"]),
                     rival=Rival(samples=samples, se_log=rival["se_log"]),
                     phase=event["phase"],
+                    setting=event["setting"],
+                    values={k: v for k, v in event["params"].items() if k not in (BATCHES, LR)},
                 )
             case "evaluation":
                 found[event["trial"]].evaluations.append(event)
@@ -148,7 +161,9 @@ def trials_of(events: Iterable[Mapping[str, Any]]) -> list[StudyTrial]:
     return list(found.values())
 
 
-def results_of(trials: Sequence[StudyTrial], goal: Goal) -> list[Result]:
+def known_of(trials: Sequence[StudyTrial], goal: Goal) -> list[Known]:
     """The results of those that are decided."""
-    results = [trial.result(goal) for trial in trials]
-    return [result for result in results if result is not None]
+    pairs = [(trial, trial.result(goal)) for trial in trials]
+    return [
+        Known(setting=trial.setting, result=result, phase=trial.phase) for trial, result in pairs if result is not None
+    ]

@@ -204,7 +204,7 @@ _TRIAL_TAGS = (
     ("orchestrator.trial_key!", "", "16 hex digits of the SHA-256 of what decides the trajectory"),
     ("orchestrator.host!", "", "machine that made the run: a later start there closes what was left running"),
     ("orchestrator.run_dir!", "", "run directory that the run was made from"),
-    ("phase!", "", "`search`, or `repeat` under another seed; in a study `baseline`, `search` or `final`"),
+    ("phase!", "", "`search`, or `repeat` under another seed; in a study `baseline`, `search`, `settings` or `final`"),
     ("repeat_of", "", "trial whose settings are repeated"),
     ("reused_by", "", "later suggestions that were equal and took this trial's value"),
     ("status", "", "`completed`, `target_reached`, `stopped`, `diverged`, `failed` or `killed`"),

@@ -6,6 +6,7 @@ They are torch's own `DataLoader` workers. What they load next is asked of a sam
 from __future__ import annotations
 
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from orchestrator.config.trial import LoaderSpec
 from orchestrator.training.requests import Request, reader
 
+_DYING_S = 1.0
 _KEPT_POOLS = 4  # two tasks, training and validation data each
 _pools: dict[tuple[str, LoaderSpec], WorkerPool] = {}
 
@@ -81,7 +83,7 @@ class WorkerPool:
             except StopIteration:
                 return
             except BaseException as error:
-                if _alive(iterator):
+                if _alive(iterator, patience_s=_DYING_S if isinstance(error, OSError | EOFError) else 0.0):
                     raise
                 self.close()
                 if not isinstance(error, Exception):
@@ -105,8 +107,13 @@ class WorkerPool:
         )
 
 
-def _alive(iterator: Any) -> bool:
-    return iterator is None or all(worker.is_alive() for worker in iterator._workers)
+def _alive(iterator: Any, patience_s: float = 0.0) -> bool:
+    """Whether all workers live; `patience_s` where one may be dying, for its pipes close before it has ended."""
+    if iterator is None:
+        return True
+    if patience_s:
+        wait([worker.sentinel for worker in iterator._workers], patience_s)
+    return all(worker.is_alive() for worker in iterator._workers)
 
 
 def _watched_here_only(iterator: Any) -> Iterator[Any]:

@@ -72,6 +72,7 @@ def test_imports_point_one_way(path: Path) -> None:
         ("orchestrator.training.loop", ("ray", "mlflow", "optuna")),
         ("orchestrator.tracking.tracker", ("torch", "ray", "mlflow")),
         ("orchestrator.sweep", ("torch", "ray", "optuna", "mlflow")),
+        ("orchestrator.study.__main__", ("torch", "ray", "optuna", "mlflow")),
     ],
 )
 def test_what_is_loaded_with_a_module(module: str, absent: tuple[str, ...]) -> None:

@@ -446,3 +446,20 @@ def test_a_trial_that_is_handed_in_twice_is_trained_once(journal: ListJournal) -
     run(story())
     assert [event["event"] for event in journal.events].count("trial_started") == 1
     assert len(journal.of("trial_ended")) == 1
+
+
+def test_a_gang_that_broke_before_its_first_trial_does_not_warm_up_again(journal: ListJournal) -> None:
+    """What it trained to warm up may have been what broke it."""
+
+    async def story() -> None:
+        box = Mailbox(journal, last_loss, 1)
+        await box.hello(0, [])
+        assert await box.may_warm_up(0)
+        token = await box.hello(0, [])
+        assert not await box.may_warm_up(0)
+        await box.submit("a", SPEC, INFO)
+        await box.take(0, token, 1)
+        await box.hello(0, [])
+        assert await box.may_warm_up(0)
+
+    run(story())

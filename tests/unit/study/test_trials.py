@@ -73,6 +73,16 @@ def test_a_diverged_run_ends_in_infinity_even_without_an_evaluation() -> None:
         assert found.curve.values[-1] == math.inf
 
 
+def test_a_metric_that_was_never_finite_is_a_divergence() -> None:
+    other = [{"samples_seen": t, "metrics": {"val/other": 1.0}} for t in (0, 100)]
+    assert trial(other).result(GOAL) is None
+    ended = trial(other, "completed")
+    ended.outcome = {"samples_seen": 2000}
+    found = ended.result(GOAL)
+    assert found is not None
+    assert (found.ended, found.samples) == ("diverged", 2000)
+
+
 def test_a_failed_run_is_no_result() -> None:
     assert trial(falling(700), "failed").result(GOAL) is None
 

@@ -55,6 +55,8 @@ def measured(step: int) -> dict[str, float]:
         "lr": 0.1,
         "grad_norm": 1.5 / step,
         "noise_scale": 40.0 + step,
+        "noise_scale_low": 30.0 + step,
+        "noise_scale_high": 50.0 + step,
         "samples_per_second": 12000.0,
         "step_ms": 5.25,
         "data_wait_fraction": 0.02,
