@@ -13,15 +13,19 @@ from orchestrator.config.facts import Facts
 from orchestrator.config.load import load_spec
 from orchestrator.config.reach import Reach
 from orchestrator.config.resolve import resolve_trial
+from orchestrator.config.short_rules import as_branch
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.study_rules import as_study, ladder_of
+from orchestrator.study.branch_plan import BranchPlan
 from orchestrator.study.protocol import Protocol
 from orchestrator.tasks import quadratic, regression
+from orchestrator.theory.critical_batch import Estimate
 from orchestrator.training.task import Task
 
 SPACES = Path(__file__).parents[3] / "search_spaces"
 NAMES = ["digits", "bytes", "table", "quadratic", "regression"]
 STUDIES = ["digits_study", "bytes_study", "quadratic_study"]
+BRANCHES = ["regression_branches"]
 
 
 @pytest.fixture
@@ -74,8 +78,21 @@ def test_a_studys_space_can_be_studied(name: str) -> None:
     assert set(ladder_of(spec) or study.places()) <= set(study.feasible(range(1, 1025)))
 
 
+def test_the_space_of_branches_states_the_noise_scale_and_takes_short_steps() -> None:
+    path = SPACES / "regression_branches.yaml"
+    spec = as_branch(load_spec(path), file=str(path)).spec
+    study = BranchPlan(spec=spec, metric_modes={"loss": "min"}, train_samples=2**18)
+    study.check(str(path))
+    scale = spec.task.options["dim"] + 1
+    assert spec.lr.noise_scale == scale
+    for branch in study.branches(study.batches(Estimate())[0], "folder"):
+        batch = branch.spec.plan.global_batch
+        assert branch.spec.lr.peak * (1 + scale / batch) == pytest.approx(0.05)
+    assert study.marks == (512, 1024, 2048)
+
+
 def test_there_is_one_space_for_each_task_and_studies_beside_them() -> None:
-    assert sorted(path.stem for path in SPACES.glob("*.yaml")) == sorted([*NAMES, *STUDIES])
+    assert sorted(path.stem for path in SPACES.glob("*.yaml")) == sorted([*NAMES, *STUDIES, *BRANCHES])
 
 
 def test_quadratic_target_is_a_tenth_of_the_initial_loss_and_every_batch_can_reach_it(load) -> None:
