@@ -63,7 +63,7 @@ def outcome_of(plan: BranchPlan, trials: Sequence[Trained], *, done: bool) -> di
     return {
         **base,
         "verdict": "determined" if told else "not determined",
-        "reason": "" if told else found[-1]["local_critical_batch"]["reason"],
+        "reason": "" if told else _most_telling(found)["local_critical_batch"]["reason"],
         "sentence": _sentence(found, told),
         "metric": plan.metric,
         "length_samples": plan.length_samples,
@@ -222,9 +222,18 @@ def _curve(local: LocalCriticalBatch, batches: Sequence[int]) -> list[dict[str, 
     return [point for point in points if point["value"] is not None]
 
 
+def _most_telling(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The last checkpoint whose branches set a bound, else the last one."""
+    bounds = [one for one in found if any(one["local_critical_batch"][end] is not None for end in ("low", "high"))]
+    return (bounds or list(found))[-1]
+
+
 def _sentence(found: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]]) -> str:
     if not told:
-        return f"The local critical batch is {found[-1]['local_critical_batch']['reason']}"
+        one = _most_telling(found)
+        return (
+            f"After {one['samples_seen']:,} samples the local critical batch is {one['local_critical_batch']['reason']}"
+        )
     last = told[-1]
     local, tolerance = last["local_critical_batch"], last["tolerance_batch"]
     text = (

@@ -13,6 +13,7 @@ from orchestrator.theory.fieller import Array
 from orchestrator.theory.local_parabola import Curve
 from orchestrator.theory.target_crossing import OVERSHOOT, expected_crossing
 
+NOT_BELOW = "two thirds into the branches the loss is not below that of the checkpoint at every batch"
 SETTLE = 0.25
 """Share of a branch that is left out of its rate: the loss first finds the noise level of the new batch and rate."""
 
@@ -112,7 +113,7 @@ def rates_to_a_level(branches: Mapping[int, Sequence[Branch]]) -> dict[int, list
         curves = [Curve(samples=np.array(b.samples), values=np.array(b.losses)) for b in group]
         crossing = expected_crossing(curves, level, "min")
         folds = math.log(start / level)
-        found[batch] = [folds / samples for samples in crossing.seed_samples] or crossing.reason
+        found[batch] = [folds / samples for samples in crossing.seed_samples] or crossing.reason or NOT_BELOW
     return found
 
 

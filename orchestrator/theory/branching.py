@@ -173,7 +173,9 @@ def _fit(used: dict[int, list[float]], confidence: float, cost: Any) -> Critical
 
 
 def _falls(branch: Branch) -> bool:
-    return len(branch.losses) > 1 and branch.losses[-1] < branch.losses[0]
+    """Whether the last quarter of a branch lies below its beginning."""
+    late = branch.losses[-max(1, len(branch.losses) // 4) :]
+    return len(branch.losses) > 1 and float(np.mean(late)) < branch.losses[0]
 
 
 def _too_few(blank: LocalCriticalBatch, used: int, tried: int, bad: int | None, untold: str) -> LocalCriticalBatch:

@@ -149,6 +149,14 @@ def test_the_outcome_of_branches(tmp_path):
     json.dumps(found, allow_nan=False)
 
 
+def test_without_an_estimate_the_sentence_tells_the_bound(tmp_path):
+    plan = branch_plan(tmp_path)
+    found = outcome_of(plan, record(plan, half_at=1e6), done=True)
+    assert found["verdict"] == "not determined"
+    assert "samples the local critical batch is not determined: the rate does not clearly fall" in found["sentence"]
+    assert "the local critical batch is above" in found["sentence"]
+
+
 def test_growth_is_told_where_it_is_clear():
     def at(samples: int, value: float) -> dict[str, Any]:
         local = {"local_critical_batch": value, "low": value / 1.1, "high": value * 1.1}

@@ -166,6 +166,17 @@ def test_from_the_first_batch_whose_loss_rises_no_batch_counts():
     assert found.to_dict()["rates"][2]["rate"] is None
 
 
+def test_a_loss_that_two_thirds_of_a_branch_do_not_lower_is_refused_with_that_reason():
+    def late(batch: int) -> Branch:
+        return Branch(global_batch=batch, seed=0, samples=tuple(range(0, 65, 4)), losses=(1.0, *[1.1] * 11, *[0.5] * 5))
+
+    found = local_critical_batch([late(b) for b in (4, 8, 16)])
+    assert (found.verdict, found.local_critical_batch) == ("too few points", None)
+    assert found.reason.endswith(
+        "two thirds into the branches the loss is not below that of the checkpoint at every batch"
+    )
+
+
 def test_the_tolerance_batch_where_branches_diverge_or_all_are_within():
     flat = [Branch(global_batch=b, seed=0, samples=(0.0, 8.0), losses=(1.0, 0.5)) for b in (1, 2, 4)]
     found = tolerance_batch(flat, tolerance=0.01, length_samples=8)
