@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from orchestrator.command_line import Parser, exit_code_of
-from orchestrator.config.load import load_spec
-from orchestrator.config.study_rules import as_study
+from orchestrator.config.load import load_spec, source_of
+from orchestrator.config.study_rules import BATCHES, as_study
 from orchestrator.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -65,13 +65,20 @@ def _run(args: argparse.Namespace) -> int:
         )
         return resume(args.resume, args.set, entry)
     file = args.space or DEFAULT_SPACE
-    loaded = as_study(load_spec(file, args.set), file=file)
+    written = load_spec(file, args.set)
+    loaded = as_study(written, file=file)
     from orchestrator.cluster.session import connect, is_local
     from orchestrator.preparation import prepare
     from orchestrator.tracking.run_dir import RunDir
 
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
-    prepared = prepare(loaded, file=file, out=out)
+    try:
+        prepared = prepare(loaded, file=file, out=out)
+    except RefusedError as error:
+        if error.key == f"space.{BATCHES}" and BATCHES not in written.spec.space:  # where its ladder was written
+            error.key = "study.batches"
+            error.file = source_of(error.key, file=file, set_keys=written.set_keys)
+        raise
     protocol_of(prepared).check(file)
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         prepared.check_resources()

@@ -163,9 +163,5 @@ def trials_of(events: Iterable[Mapping[str, Any]]) -> list[StudyTrial]:
 
 def known_of(trials: Sequence[StudyTrial], goal: Goal) -> list[Trained]:
     """The results of those that are decided."""
-    pairs = [(trial, trial.result(goal)) for trial in trials]
-    return [
-        Trained(setting=trial.setting, result=result, phase=trial.phase)
-        for trial, result in pairs
-        if result is not None
-    ]
+    decided = [(trial, result) for trial in trials if (result := trial.result(goal)) is not None]
+    return [Trained(setting=trial.setting, result=result, phase=trial.phase) for trial, result in decided]
