@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from orchestrator.command_line import Parser, exit_code_of
-from orchestrator.config.load import load_spec
+from orchestrator.config.load import load_spec, source_of
+from orchestrator.config.study_rules import BATCHES
 from orchestrator.errors import RefusedError
 from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out_short, of_run, short_plan, writer
 
@@ -70,14 +71,21 @@ def _run(args: argparse.Namespace) -> int:
         )
         return resume(args.resume, args.set, entry)
     file = args.space or DEFAULT_SPACE
+    written = load_spec(file, args.set)
     method = args.method or LADDER
-    loaded = as_spec(method, load_spec(file, args.set), file=file)
+    loaded = as_spec(method, written, file=file)
     from orchestrator.cluster.session import connect, is_local
     from orchestrator.preparation import prepare
     from orchestrator.tracking.run_dir import RunDir
 
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
-    prepared = prepare(loaded, file=file, out=out)
+    try:
+        prepared = prepare(loaded, file=file, out=out)
+    except RefusedError as error:
+        if error.key == f"space.{BATCHES}" and BATCHES not in written.spec.space:  # where its ladder was written
+            error.key = "study.batches"
+            error.file = source_of(error.key, file=file, set_keys=written.set_keys)
+        raise
     plan = protocol_of(prepared) if method == LADDER else short_plan(method, prepared)
     plan.check(file)
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:

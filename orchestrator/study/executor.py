@@ -15,7 +15,7 @@ import ray
 from orchestrator.errors import GangError, TrialError
 from orchestrator.study.planning import StudyPlanner
 from orchestrator.study.protocol import Plan, Protocol
-from orchestrator.study.settings import WRITTEN, Asked, Known
+from orchestrator.study.settings import WRITTEN, Asked, Trained
 from orchestrator.study.trials import BASELINE, STOPPED_BY, Goal, StudyTrial, judge, known_of
 from orchestrator.theory.ladder import Result
 from orchestrator.theory.ladder_planner import Rival, Verdict
@@ -129,7 +129,7 @@ class Executor:
         after = trial.evaluations[-1]["samples_seen"] if trial.evaluations else -1
         self._asked[self._pool.mailbox.next_message.remote(trial.trial, after)] = trial
 
-    def _next_results(self, goal: Goal | None) -> list[Known]:
+    def _next_results(self, goal: Goal | None) -> list[Trained]:
         """Wait for news of some run; the results of those that are decided by it."""
         ready, _ = ray.wait(list(self._asked), num_returns=1)
         found = []
@@ -137,7 +137,7 @@ class Executor:
             trial = self._asked.pop(reference)
             result = self._take(trial, ray.get(reference), goal)
             if result is not None:
-                found.append(Known(setting=trial.setting, result=result, phase=trial.phase))
+                found.append(Trained(setting=trial.setting, result=result, phase=trial.phase))
         return found
 
     def _take(self, trial: StudyTrial, message: Mapping[str, Any], goal: Goal | None) -> Result | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.study.settings import WRITTEN, Asked, Known, Tuning
+from orchestrator.study.settings import WRITTEN, Asked, Trained, Tuning
 from orchestrator.theory.ladder import LadderConfig, Result
 from orchestrator.theory.ladder_planner import Planner, Verdict
 
@@ -19,7 +19,7 @@ class StudyPlanner:
     config: LadderConfig
     count: int = 1
 
-    def next_jobs(self, known: Sequence[Known], running: Sequence[Asked], free: int) -> tuple[Asked, ...] | Verdict:
+    def next_jobs(self, known: Sequence[Trained], running: Sequence[Asked], free: int) -> tuple[Asked, ...] | Verdict:
         """Up to `free` further runs; none where the running ones must end first; or why the study is over.
 
         A batch whose learning rate is found is tuned before its final runs; if a suggestion wins, its results take the
@@ -47,15 +47,15 @@ class StudyPlanner:
             jobs += [] if job is None else [job]
         return tuple(jobs)
 
-    def chosen(self, known: Sequence[Known]) -> dict[int, int]:
+    def chosen(self, known: Sequence[Trained]) -> dict[int, int]:
         """The setting of each batch, as far as it is known."""
         return {batch: tuning.winner or WRITTEN for batch, tuning in self._tunings(known, ()).items()}
 
-    def view(self, known: Sequence[Known]) -> list[Result]:
+    def view(self, known: Sequence[Trained]) -> list[Result]:
         """The results with each batch's setting: what the ladder is made of."""
         return self._view(known, self.chosen(known))
 
-    def _tunings(self, known: Sequence[Known], running: Sequence[Asked]) -> dict[int, Tuning]:
+    def _tunings(self, known: Sequence[Trained], running: Sequence[Asked]) -> dict[int, Tuning]:
         spent = sum(one.result.samples for one in known) + sum(one.run.max_samples for one in running)
         return {
             batch: Tuning(
@@ -69,5 +69,5 @@ class StudyPlanner:
             for batch in sorted({*self.config.batches, *(one.result.run.global_batch for one in known)})
         }
 
-    def _view(self, known: Sequence[Known], chosen: Mapping[int, int | None]) -> list[Result]:
+    def _view(self, known: Sequence[Trained], chosen: Mapping[int, int | None]) -> list[Result]:
         return [one.result for one in known if one.setting == (chosen[one.result.run.global_batch] or WRITTEN)]

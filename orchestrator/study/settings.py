@@ -58,7 +58,7 @@ def settings_of(spec: SweepSpec) -> tuple[Mapping[str, Any], ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class Trained:
     """A result, the setting that it was trained with, and what for."""
 
     setting: int
@@ -76,7 +76,7 @@ class Asked:
     phase: str
 
 
-def _searched(one: Known, setting: int) -> bool:
+def _searched(one: Trained, setting: int) -> bool:
     return one.setting == setting and one.result.run.purpose == "search"
 
 
@@ -96,7 +96,7 @@ class Tuning:
     config: LadderConfig
     global_batch: int
     count: int
-    known: Sequence[Known]
+    known: Sequence[Trained]
     running: Sequence[Asked]
     left_samples: float
 
@@ -114,7 +114,7 @@ class Tuning:
         if self.count == 1:
             return WRITTEN
         # What came of a decision stands: its own runs must not reopen it.
-        begun: list[Known | Asked] = [*self.known, *self.running]
+        begun: list[Trained | Asked] = [*self.known, *self.running]
         for one in begun:
             if one.phase == "final" or (one.phase == "search" and one.setting != WRITTEN):
                 return one.setting

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.config.study_rules import BATCHES, LR
-from orchestrator.study.settings import Known
+from orchestrator.study.settings import Trained
 from orchestrator.theory.ladder import Ended, Result, Run
 from orchestrator.theory.ladder_planner import Rival
 from orchestrator.theory.ladder_stop import beyond, hopeless
@@ -161,9 +161,7 @@ def trials_of(events: Iterable[Mapping[str, Any]]) -> list[StudyTrial]:
     return list(found.values())
 
 
-def known_of(trials: Sequence[StudyTrial], goal: Goal) -> list[Known]:
+def known_of(trials: Sequence[StudyTrial], goal: Goal) -> list[Trained]:
     """The results of those that are decided."""
-    pairs = [(trial, trial.result(goal)) for trial in trials]
-    return [
-        Known(setting=trial.setting, result=result, phase=trial.phase) for trial, result in pairs if result is not None
-    ]
+    decided = [(trial, result) for trial in trials if (result := trial.result(goal)) is not None]
+    return [Trained(setting=trial.setting, result=result, phase=trial.phase) for trial, result in decided]

@@ -51,7 +51,7 @@ def _of_rules(exponent: LrExponent, optimizer: str) -> list[str]:
         left = ", ".join(f"'{rule}'" for rule in exponent.left)
         warnings.append(
             f"rule '{usual}', the usual one for {why}, is ruled out here by an exponent of {measured}: "
-            f"{f'{left} is left' if left else 'tune the learning rate at each batch, or use rule power with it'}"
+            f"{f'what is left: {left}' if left else 'tune the learning rate at each batch, or use rule power with it'}"
         )
     if adaptive and exponent.left == ("linear",):
         warnings.append(

@@ -130,7 +130,7 @@ def test_killed_and_taken_on_it_ends_with_the_same_estimates(calm: Path, tmp_pat
 def test_no_number_without_a_target_in_reach(
     ray_session: None, tracking_uri: str, tmp_path: Path, target: float, verdict: str, words: str
 ) -> None:
-    budget = {"samples": 500}
+    budget = {"samples": 200}
     objective = {**SPACE["objective"], "target": target}
     summary = study_of(tmp_path / "study", tracking_uri, objective=objective, budget=budget)
     assert summary["verdict"] == verdict

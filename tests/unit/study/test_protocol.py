@@ -10,6 +10,7 @@ import pytest
 from orchestrator.config.load import load_spec
 from orchestrator.config.study_rules import as_study
 from orchestrator.errors import ConfigError
+from orchestrator.study.__main__ import main
 from orchestrator.study.protocol import Plan, Protocol
 from orchestrator.study.trials import BASELINE, StudyTrial
 from orchestrator.theory.ladder_planner import Rival
@@ -138,3 +139,15 @@ def test_a_ladder_that_cannot_be_placed_is_refused(protocol) -> None:
         protocol(TARGET, "cluster.workers=1").check("space.yaml")
     protocol(TARGET, "cluster.workers=1", "batch.accumulation=2").check("space.yaml")
     protocol(TARGET, "cluster.workers=1", "study.batches=[8, 32, 128]").check("space.yaml")
+
+
+def test_a_batch_that_cannot_be_split_is_named_where_it_was_written(tmp_path, capsys) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(SPACE)
+    for settings, source in ((["study.batches=[8, 32, 127]"], "--set"), (["space.batch.global=[8, 32, 127]"], "--set")):
+        assert main([str(path), "--out", str(tmp_path / "run"), *(w for s in settings for w in ("--set", s))]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(
+            f"error: {source}: {settings[0].split('=')[0]} = 127: global batch 127 must be a multiple"
+        )
+    assert not (tmp_path / "run").exists()

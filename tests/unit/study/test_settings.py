@@ -11,7 +11,7 @@ from study_cost import Synthetic, quadratic_config, trained
 from orchestrator.config.load import load_spec
 from orchestrator.config.study_rules import as_study, other_keys
 from orchestrator.study.planning import StudyPlanner
-from orchestrator.study.settings import Known, settings_of
+from orchestrator.study.settings import Trained, settings_of
 from orchestrator.theory.ladder import LadderConfig
 from orchestrator.theory.ladder_planner import Verdict
 from orchestrator.theory.ladder_summary import summarise
@@ -41,10 +41,10 @@ def spec(tmp_path):
     return load
 
 
-def studied(problems: list[Synthetic], config: LadderConfig = CONFIG) -> tuple[list[Known], StudyPlanner, Verdict]:
+def studied(problems: list[Synthetic], config: LadderConfig = CONFIG) -> tuple[list[Trained], StudyPlanner, Verdict]:
     """A study in which each setting is a problem of its own."""
     planner = StudyPlanner(config=config, count=len(problems))
-    known: list[Known] = []
+    known: list[Trained] = []
     while True:
         found = planner.next_jobs(known, [], 1)
         if isinstance(found, Verdict):
@@ -52,7 +52,7 @@ def studied(problems: list[Synthetic], config: LadderConfig = CONFIG) -> tuple[l
         (job,) = found
         raced = job.run.purpose == "search"
         result = trained(problems[job.setting], job.run, job.rival if raced else None)
-        known.append(Known(setting=job.setting, result=result, phase=job.phase))
+        known.append(Trained(setting=job.setting, result=result, phase=job.phase))
         assert planner.next_jobs(known, [], 1) == planner.next_jobs(list(reversed(known)), [], 1)
 
 
