@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from orchestrator.command_line import Parser, exit_code_of
-from orchestrator.config.load import load_spec, source_of
+from orchestrator.config.load import OVERRIDE_SOURCE, load_spec, source_of
 from orchestrator.config.study_rules import BATCHES
 from orchestrator.errors import RefusedError
 from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out_short, of_run, short_plan, writer
@@ -81,13 +81,14 @@ def _run(args: argparse.Namespace) -> int:
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
     try:
         prepared = prepare(loaded, file=file, out=out)
+        plan = protocol_of(prepared) if method == LADDER else short_plan(method, prepared)
+        plan.check(file)
     except RefusedError as error:
         if error.key == f"space.{BATCHES}" and BATCHES not in written.spec.space:  # where its ladder was written
             error.key = "study.batches"
-            error.file = source_of(error.key, file=file, set_keys=written.set_keys)
+        if error.file in (file, OVERRIDE_SOURCE):
+            error.file = source_of(error.key or "", file=file, set_keys=written.set_keys)
         raise
-    plan = protocol_of(prepared) if method == LADDER else short_plan(method, prepared)
-    plan.check(file)
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         prepared.check_resources()
         if session is not None:
