@@ -61,6 +61,14 @@ def trial_to_train(record: TrialRecord, overrides: Sequence[str]) -> tuple[Trial
         RefusedError: an override is no option of the task, or an option lost its credential and is not given again.
     """
     spec = spec_of(record.spec, record.run_id)
+    if spec.start is not None:
+        raise RefusedError(
+            f"is a branch: it begins with a checkpoint of another trial, after {spec.start.samples_seen} samples",
+            file=_FILE,
+            key="start",
+            value=spec.start.trajectory,
+            remedy="replay a trial that begins afresh",
+        )
     options = _overridden(spec.task.options, overrides)
     for name, value in options.items():
         if _is_masked(value):

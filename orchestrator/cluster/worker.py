@@ -61,8 +61,8 @@ class WorkerSettings:
     mode: Mode = "min"
     task_files: dict[str, str] = field(default_factory=dict)
 
-    def checkpoints_of(self, trial: str) -> Checkpoints | None:
-        """Where and how often a trial leaves checkpoints."""
+    def checkpoints_of(self, trial: str, keep_at: tuple[int, ...] = ()) -> Checkpoints | None:
+        """Where and how often a trial leaves checkpoints; those at `keep_at` samples stay."""
         if self.checkpoints is None:
             return None
         return Checkpoints(
@@ -72,6 +72,7 @@ class WorkerSettings:
             keep_best=self.keep_best,
             metric=self.metric,
             mode=self.mode,
+            keep_at=keep_at,
         )
 
 
@@ -139,7 +140,7 @@ class _Desk:
         spec = TrialSpec.from_dict(job["spec"])
         if spec.plan.world_size != group.world_size:  # the cluster has shrunk: more accumulation, the same global batch
             spec = dataclasses.replace(spec, plan=replan(spec.plan, group.world_size))
-        self._spec, self._checkpoints = spec, settings.checkpoints_of(self._trial)
+        self._spec, self._checkpoints = spec, settings.checkpoints_of(self._trial, spec.keep_at)
 
     def train(self, tasks: _Tasks, beat: Callable[[], None]) -> Outcome:
         """The trial; a task that cannot be built on one rank ends it on all."""

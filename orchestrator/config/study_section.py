@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 from orchestrator.config.duration import Duration
 from orchestrator.config.fields import MOST, Count, Positive, Section, Share, whole
 from orchestrator.config.refusal import Refusal
+from orchestrator.config.short_sections import BranchSection, ScanSection
 
 LEAST_BATCHES = 3
 
@@ -73,3 +74,7 @@ class StudySection(Section):
     target_from: Share = Duration(value=0.5, unit="share")
     """Without `objective.target`: the target is what a run at `batch.reference` and `lr.base` reaches after this share
     of `budget.samples`."""
+
+    branch: BranchSection = BranchSection()
+
+    scan: ScanSection = ScanSection()

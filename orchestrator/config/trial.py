@@ -87,11 +87,30 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """A checkpoint of another trial that a branch begins with.
+
+    Attributes:
+        folder: where that trial's checkpoints are; it decides nothing, so that they may be moved.
+        samples_seen: at which it was taken.
+        trajectory: `TrialSpec.trajectory` of that trial.
+    """
+
+    folder: str
+    samples_seen: int
+    trajectory: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialSpec:
     """One training run. Counts are samples unless their name says otherwise.
 
     With `eval_growth` > 0 the first evaluation comes before the first update, and later ones grow apart with the
     samples seen: that share of them, at least `eval_every_samples`.
+
+    A branch, with `start`, takes weights and optimizer from a checkpoint of another trial, goes on from its samples
+    seen at a batch and learning rate of its own, and evaluates before its first update as well. `keep_at` are samples
+    seen, multiples of the global batch, at which a trial is evaluated and leaves a checkpoint that stays.
     """
 
     task: TaskRef
@@ -111,11 +130,18 @@ class TrialSpec:
     noise_probe: bool = True
     reducer: Reducer = "flat"
     loader: LoaderSpec = LoaderSpec()
+    start: Start | None = None
+    keep_at: tuple[int, ...] = ()
+
+    @property
+    def begins_at(self) -> int:
+        """Samples seen before its first update."""
+        return self.start.samples_seen if self.start else 0
 
     @property
     def updates(self) -> int:
         """Optimizer steps until `budget_samples` are seen; the last one may pass the budget."""
-        return -(-self.budget_samples // self.plan.global_batch)
+        return -(-(self.budget_samples - self.begins_at) // self.plan.global_batch)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready nested dict; `from_dict` is its inverse."""
@@ -132,7 +158,9 @@ class TrialSpec:
             "target": Target,
             "loss_scale": LossScale,
             "loader": LoaderSpec,
+            "start": Start,
         }
+        raw = {**raw, "keep_at": tuple(raw.get("keep_at", ()))}
         return cls(**{k: parts[k](**v) if k in parts and v is not None else v for k, v in raw.items()})
 
     @property
@@ -142,11 +170,28 @@ class TrialSpec:
         How the peak LR was arrived at (rule, base, reference) is left out, so two suggestions that train the same
         way have the same key. So are credentials in addresses, which may be renewed.
         """
-        raw = hide(self.to_dict(), ())
-        raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
-        if not self.eval_growth:  # keys of trials that are older than it stay what they were
-            del raw["eval_growth"]
+        return canonical_hash(hide(self._decisive(), ()))[:16]
+
+    @property
+    def trajectory(self) -> str:
+        """16 hex digits of what decides its weights along the way, whatever the split of its batch and whoever
+        reduces it."""
+        raw = self._decisive()
+        raw["plan"] = self.plan.global_batch
+        del raw["reducer"], raw["loader"]
         return canonical_hash(raw)[:16]
+
+    def _decisive(self) -> dict[str, Any]:
+        raw = self.to_dict()
+        raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
+        del raw["keep_at"]
+        if not self.eval_growth:  # what trials are known by that are older than these fields stays what it was
+            del raw["eval_growth"]
+        if self.start is None:
+            del raw["start"]
+        else:
+            del raw["start"]["folder"]
+        return raw
 
 
 def canonical_hash(value: Any) -> str:

@@ -1,14 +1,15 @@
 """Measure the critical batch size: ``python -m orchestrator.study [SPACE.yaml]``.
 
 Tunes the learning rate of each batch of a ladder until the target is reached in the fewest samples, and fits what that
-takes. Exit codes: 0 done, whatever was found, 1 failed while running, 2 refused before anything was started,
-130 interrupted.
+takes; or, with ``--method``, compares branches off checkpoints of one run, or short runs. Exit codes: 0 done, whatever
+was found, 1 failed while running, 2 refused before anything was started, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from orchestrator.command_line import Parser, exit_code_of
 from orchestrator.config.load import load_spec, source_of
-from orchestrator.config.study_rules import BATCHES, as_study
+from orchestrator.config.study_rules import BATCHES
 from orchestrator.errors import RefusedError
+from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out_short, of_run, short_plan, writer
 
 if TYPE_CHECKING:
     from orchestrator.past import Past
@@ -44,7 +46,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/<name>-<utc time>)")
     parser.add_argument("--resume", metavar="DIR", help="take on the study of a run directory that was cut")
-    parser.add_argument("--method", choices=("ladder",), default="ladder", help="tune the LR of each batch of a ladder")
+    told = "; ".join(f"{name}: {what}" for name, what in METHODS.items())
+    parser.add_argument("--method", choices=tuple(METHODS), help=f"{told} (default: {LADDER})")
     return parser.parse_args(argv)
 
 
@@ -53,20 +56,24 @@ def _run(args: argparse.Namespace) -> int:
         if args.space or args.out:
             rule = "--resume takes the spec and the folder of the run itself"
             raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml and --out")
-        from orchestrator.report import study_report
         from orchestrator.resume import Entry, resume
 
+        method = of_run(args.resume)
+        if args.method not in (None, method):
+            rule, remedy = f"the folder holds a study by {method}", "leave --method out"
+            raise RefusedError(rule, file="command line", key="--method", value=args.method, remedy=remedy)
         entry = Entry(
             name="study",
-            free=FREE,
-            start=study,
-            finish=lambda console, summary, uri: console.finish(summary, uri, study_report.write),
-            loaded=lambda loaded: as_study(loaded, file=f"{args.resume}/spec.yaml"),
+            free=FREE if method == LADDER else (),
+            start=functools.partial(_carry_out, method),
+            finish=lambda console, summary, uri: console.finish(summary, uri, writer(method)),
+            loaded=lambda loaded: as_spec(method, loaded, file=f"{args.resume}/spec.yaml"),
         )
         return resume(args.resume, args.set, entry)
     file = args.space or DEFAULT_SPACE
+    method = args.method or LADDER
     written = load_spec(file, args.set)
-    loaded = as_study(written, file=file)
+    loaded = as_spec(method, written, file=file)
     from orchestrator.cluster.session import connect, is_local
     from orchestrator.preparation import prepare
     from orchestrator.tracking.run_dir import RunDir
@@ -79,13 +86,23 @@ def _run(args: argparse.Namespace) -> int:
             error.key = "study.batches"
             error.file = source_of(error.key, file=file, set_keys=written.set_keys)
         raise
-    protocol_of(prepared).check(file)
+    plan = protocol_of(prepared) if method == LADDER else short_plan(method, prepared)
+    plan.check(file)
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         prepared.check_resources()
         if session is not None:
             prepared.check_storage(out, session)
-        study(prepared, RunDir(out))
+        _carry_out(method, prepared, RunDir(out))
     return 0
+
+
+def _carry_out(
+    method: str, prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, overrides: Sequence[str] = ()
+) -> None:
+    if method == LADDER:
+        study(prepared, run_dir, past=past, overrides=overrides)
+    else:
+        carry_out_short(method, prepared, run_dir, past=past, overrides=overrides)
 
 
 def protocol_of(prepared: Prepared) -> Protocol:

@@ -77,6 +77,8 @@ def params_of(trial_started: Record, sweep_started: Record) -> dict[str, str]:
         "budget/eval_every": spec.eval_every_samples,
         "budget/eval_growth": spec.eval_growth,
         "evaluation/batch": spec.eval_batch,
+        "start/samples_seen": spec.start and spec.start.samples_seen,
+        "start/trajectory": spec.start and spec.start.trajectory,
         "target/metric": target and target.metric,
         "target/value": target and target.value,
         "target/mode": target and target.mode,

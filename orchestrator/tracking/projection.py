@@ -226,13 +226,15 @@ class Projection:
             )
 
     def _on_sweep_concluded(self, event: Event) -> None:
-        """Metrics of the whole run; those of a batch at the step of that batch, which they are drawn against."""
+        """Metrics of the whole run; those of a batch at the step of that batch, which they are drawn against, and those
+        of a moment of training at its samples seen."""
         parent, at = self._cursor.parent_run_id, event["t"]
         if parent is None:
             return
-        points = [Point(name, float(value), at, event["samples_seen"]) for name, value in event["metrics"].items()]
-        for rung in event["by_batch"]:
-            points += [Point(name, float(value), at, rung["global_batch"]) for name, value in rung["metrics"].items()]
+        parts = [(event.get("samples_seen", 0), event.get("metrics", {}))]
+        parts += [(rung["global_batch"], rung["metrics"]) for rung in event.get("by_batch", ())]
+        parts += [(moment["samples_seen"], moment["metrics"]) for moment in event.get("by_samples", ())]
+        points = [Point(name, float(value), at, step) for step, metrics in parts for name, value in metrics.items()]
         self._persist("conclusions", lambda: self._mlflow.log(parent, points=points))
 
     def _on_sweep_ended(self, event: Event) -> None:

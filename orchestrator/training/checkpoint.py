@@ -35,6 +35,7 @@ class Checkpoints:
         keep_best: whether the one with the best `metric` is kept as well.
         metric: of the evaluation at which the checkpoint was made, such as ``val/loss``.
         mode: whether less or more of it is better.
+        keep_at: samples seen at which one is kept whatever comes after it.
 
     Raises:
         ValueError: for an `every_s` below 0 or a `keep_last` below 1.
@@ -46,6 +47,7 @@ class Checkpoints:
     keep_best: bool = True
     metric: str = "val/loss"
     mode: Mode = "min"
+    keep_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.every_s is not None and not self.every_s >= 0:
@@ -89,6 +91,19 @@ def latest(folder: str) -> Entry | None:
             read(folder, entry)
             return entry
     return None
+
+
+def at(folder: str, samples_seen: int) -> Entry:
+    """The checkpoint that was taken at `samples_seen`.
+
+    Raises:
+        DamagedCheckpoint: there is none.
+        OSError, StorageError: as `latest`.
+    """
+    for entry in _entries(folder):
+        if entry.samples_seen == samples_seen:
+            return entry
+    raise DamagedCheckpoint(f"{folder}: holds no checkpoint after {samples_seen} samples")
 
 
 def read(folder: str, entry: Entry) -> bytes:
@@ -143,7 +158,7 @@ def write(policy: Checkpoints, samples_seen: int, data: memoryview, value: float
 
 def _kept(entries: Sequence[Entry], policy: Checkpoints) -> list[Entry]:
     """In the order in which they were written, which after a damaged file need not be that of samples seen."""
-    kept = set(entries[-policy.keep_last :])
+    kept = set(entries[-policy.keep_last :]) | {entry for entry in entries if entry.samples_seen in policy.keep_at}
     valued = [entry for entry in entries if entry.value is not None]
     if policy.keep_best and valued:
         sign = 1.0 if policy.mode == "min" else -1.0

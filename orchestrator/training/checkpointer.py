@@ -7,7 +7,7 @@ import threading
 import time
 
 from orchestrator.config.trial import TrialSpec
-from orchestrator.training.checkpoint import Checkpoints, latest, read, write
+from orchestrator.training.checkpoint import Checkpoints, at, latest, read, write
 from orchestrator.training.failures import Guard, first_failure
 from orchestrator.training.group import Group
 from orchestrator.training.parts import Parts
@@ -112,28 +112,32 @@ class Checkpointer:
 
 
 def pick(policy: Checkpoints | None, spec: TrialSpec, group: Group) -> State | Failure | None:
-    """The newest whole checkpoint, read on every rank; rank 0 chooses it for all.
+    """The newest whole checkpoint of the trial, or the one that it branches off, read on every rank; rank 0 chooses.
 
     Returns:
         The state, None where there is none, or on all ranks the same failure if it cannot be gone on from.
     """
-    if policy is None:
-        return None
     guard, chosen = Guard(group.rank, "setup"), None
     if group.rank == 0:
         with guard:
-            chosen = latest(policy.folder)
+            if policy is not None and (newest := latest(policy.folder)) is not None:
+                chosen = (policy.folder, newest, spec.trajectory)
+            elif (start := spec.start) is not None:
+                chosen = (start.folder, at(start.folder, start.samples_seen), start.trajectory)
+    if policy is None and spec.start is None:
+        return None
     chosen, failure = group.broadcast_object((chosen, guard.failure))
     if chosen is None or failure is not None:
         return failure  # type: ignore[no-any-return]
     state: State = {}
     with guard:
-        state = unpack(read(policy.folder, chosen), spec)
+        folder, entry, trajectory = chosen
+        state = unpack(read(folder, entry), trajectory)
     return first_failure(group.gather_objects(guard.failure)) or state
 
 
-def resume(state: State, parts: Parts, group: Group) -> Failure | None:
-    """Go on from `state` on all ranks; the failure, the same on all, if one could not."""
+def resume(state: State, parts: Parts, group: Group, *, branch: bool) -> Failure | None:
+    """Go on from `state` on all ranks, or branch off it; the failure, the same on all, if one could not."""
     with Guard(group.rank, "setup") as guard:
-        restore(state, parts, group.rank, group.device)
+        restore(state, parts, group.rank, group.device, branch=branch)
     return first_failure(group.gather_objects(guard.failure))

@@ -64,13 +64,14 @@ def run_trial(
         state = pick(checkpoints, spec, group)
         if isinstance(state, Failure):
             return _not_begun(state)
-        progress = Progress(state["progress"] if state else None)
+        branch = state is not None and state["trajectory"] != spec.trajectory
+        progress = Progress(state["progress"] if state and not branch else None, begins_at=spec.begins_at)
         parts = prepare(spec, task, group, samples_seen=progress.samples_seen, beat=beat)
         if isinstance(parts, Failure):
             return _not_begun(parts)
         checkpointer = Checkpointer(checkpoints, group)
         try:
-            failure = resume(state, parts, group) if state else None
+            failure = resume(state, parts, group, branch=branch) if state else None
             if failure:
                 return _not_begun(failure)
             return Trial(spec, parts, group, progress, checkpointer, on_evaluation, stop_requested).run()
@@ -108,8 +109,8 @@ class Trial:
         """Update after update, until the budget is spent or something ends the trial."""
         parts, progress = self.parts, self.progress
         ending = Ending("completed") if progress.samples_seen >= self.spec.budget_samples else None
-        if self.spec.eval_growth and progress.samples_seen == 0:
-            ending = self._evaluate(pause=False)
+        if (self.spec.eval_growth or self.spec.start) and progress.samples_seen == self.spec.begins_at:
+            ending = self._evaluate(save=False)
         progress.window.start_clock()
         while ending is None:
             before = progress.samples_seen
@@ -139,7 +140,7 @@ class Trial:
         """Between two updates: evaluate and make a checkpoint, whichever is due, and end if it is time."""
         after, ending = self.progress.samples_seen, None
         if done or self._is_due(before):
-            ending = self._evaluate(pause=pause)
+            ending = self._evaluate(save=pause or after in self.spec.keep_at)
         else:
             self._save({})
         if ending is None and done:
@@ -149,9 +150,9 @@ class Trial:
         return ending
 
     def _is_due(self, before: int) -> bool:
-        """Whether the update after `before` samples crossed a mark of the evaluation grid."""
-        spec = self.spec
-        return crossed(before, self.progress.samples_seen, spec.eval_every_samples, spec.eval_growth)
+        """Whether the update after `before` samples crossed a mark of the evaluation grid, or a checkpoint is asked."""
+        spec, after = self.spec, self.progress.samples_seen
+        return after in spec.keep_at or crossed(before, after, spec.eval_every_samples, spec.eval_growth)
 
     def _verdict(self, totals: Totals) -> Ending | None:
         """Whether the trial ends before this update touches the weights."""
@@ -204,6 +205,7 @@ class Trial:
     def _overflow(self) -> Ending | None:
         """An fp16 gradient overflowed: lower the loss scale, or give up where no scale can help."""
         self.parts.scaler.overflowed()
+        self.parts.probe.drop()
         if not self.parts.scaler.collapsed:
             return None
         reason = (
@@ -211,7 +213,7 @@ class Trial:
         )
         return Ending("failed", reason, Failure(rank=0, phase="update", kind="LossScaleCollapse", message=reason))
 
-    def _evaluate(self, *, pause: bool) -> Ending | None:
+    def _evaluate(self, *, save: bool) -> Ending | None:
         spec, progress, evaluator = self.spec, self.progress, self.parts.evaluator
         batch = evaluator.batch
         metrics, self._failure, failed, due = evaluator.run(self._failure, due=self.checkpointer.due())
@@ -232,7 +234,7 @@ class Trial:
         if target and spec.stop_at_target and target.reached(metrics.get(target.metric, math.nan)):
             reached = f"{target.metric} = {metrics[target.metric]:.6g} after {progress.samples_seen} samples"
             return Ending("target_reached", reached)
-        if due or pause:
+        if due or save:
             self._save(metrics)
         return None
 

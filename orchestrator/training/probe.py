@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -13,6 +14,8 @@ from orchestrator.training.reducer import Share, Totals
 
 # An evaluation tells the noise scale of the recent past, since it grows along training.
 RECENT_UPDATES = 500
+# The end of a run is its last third, within these many updates.
+LEAST_END_UPDATES = 100
 
 
 class NoiseProbe:
@@ -59,6 +62,11 @@ class NoiseProbe:
         small = big * count / (totals.weight * inverse)
         self._meter.append(square / count, grad_norm * grad_norm, small, big)
 
+    def drop(self) -> None:
+        """Count an update whose gradient was not finite: it tells nothing, and is told of as dropped."""
+        if self.enabled:
+            self._meter.append(math.nan, math.nan, 1, 2)
+
     def metrics(self) -> dict[str, float]:
         """``noise_scale`` over the last `RECENT_UPDATES` updates with its interval, if it is determined."""
         found = self._meter.estimate(RECENT_UPDATES) if len(self._meter) else None
@@ -67,17 +75,25 @@ class NoiseProbe:
         return {"noise_scale": found.value, "noise_scale_low": found.low, "noise_scale_high": found.high}
 
     def outcome(self) -> dict[str, Any] | None:
-        """The estimate over the whole run, or why there is none; None if the probe was not asked for."""
+        """The estimate over the whole run, or why there is none; None if the probe was not asked for.
+
+        ``end_value``, ``end_low``, ``end_high``, ``end_windows`` and ``end_reason`` are those of its end alone, as the
+        noise scale grows along training.
+        """
         if not self._asked:
             return None
         known = self.enabled or len(self._meter) > 0
-        found = self._meter.estimate().to_dict() if known else estimate([], []).to_dict()
+        whole = self._meter.estimate() if known else estimate([], [])
+        last = min(RECENT_UPDATES, max(LEAST_END_UPDATES, len(self._meter) // 3))
+        end = self._meter.estimate(last) if known else whole
         if not known:
-            found["reason"] = (
+            reason = (
                 "not determined: one worker without accumulation has one batch size only; "
                 "use 2 workers or an accumulation of 2"
             )
-        return found
+            whole, end = (dataclasses.replace(one, reason=reason) for one in (whole, end))
+        kept = ("value", "low", "high", "windows", "reason")
+        return whole.to_dict() | {f"end_{name}": getattr(end, name) for name in kept}
 
 
 def _number(value: float | None) -> float:

@@ -42,6 +42,7 @@ class Progress:
 
     Args:
         saved: what `state` gave, to go on from there.
+        begins_at: samples seen before the first update of a trial that has none of its own behind it.
 
     Attributes:
         samples_seen: the clock.
@@ -51,9 +52,9 @@ class Progress:
         resumed_from: samples seen of the checkpoint that it was restored from, if it was.
     """
 
-    def __init__(self, saved: dict[str, Any] | None = None) -> None:
+    def __init__(self, saved: dict[str, Any] | None = None, *, begins_at: int = 0) -> None:
         self.window = TrainingWindow()
-        self.samples_seen = self.updates = self.skipped = 0
+        self.samples_seen, self.updates, self.skipped = begins_at, 0, 0
         self.lr = 0.0
         self.resumed_from: int | None = None
         self._norms: list[float] = []

@@ -36,6 +36,10 @@ def check_trial(spec: TrialSpec, world_size: int) -> None:
     for name in ("budget_samples", "eval_every_samples", "eval_batch"):
         if getattr(spec, name) < 1:
             raise ValueError(f"{name} = {getattr(spec, name)!r}: must be at least 1")
+    if spec.budget_samples <= spec.begins_at:
+        raise ValueError(f"budget_samples = {spec.budget_samples!r}: the branch begins at {spec.begins_at}")
+    if any(mark < 1 or (mark - spec.begins_at) % spec.plan.global_batch for mark in spec.keep_at):
+        raise ValueError(f"keep_at = {spec.keep_at!r}: must be multiples of the global batch")
     if not 0 <= spec.eval_growth <= 1:
         raise ValueError(f"eval_growth = {spec.eval_growth!r}: must be from 0 to 1")
     for name, known in (("precision", get_args(Precision)), ("reducer", get_args(Reducer))):

@@ -105,7 +105,7 @@ def _local_parts(spec: TrialSpec, task: Task, group: Group, samples_seen: int, b
         raise ValueError(f"{len(train)} training and {len(val)} validation samples: there must be at least one of each")
     name = canonical_hash([type(task).__module__, type(task).__qualname__, spec.task.name, spec.task.options])
     move = mover(group.device, double=spec.precision == "fp64")
-    stream, stop = Stream(spec.seed, len(train)), spec.updates * spec.plan.global_batch
+    stream, stop = Stream(spec.seed, len(train)), spec.begins_at + spec.updates * spec.plan.global_batch
 
     def ready(batch: Any) -> Any:
         beat()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from orchestrator.config.trial import TrialSpec, canonical_hash
+from orchestrator.config.trial import TrialSpec
 from orchestrator.training.parts import Parts
 from orchestrator.training.progress import Progress
 from orchestrator.training.seeding import generators, set_generators
@@ -24,15 +24,6 @@ class OtherTrial(ValueError):
     """A checkpoint that this trial cannot go on from."""
 
 
-def trajectory(spec: TrialSpec) -> str:
-    """16 hex digits of what decides a trial's trajectory, whatever the split of its batch and whoever reduces it."""
-    raw = spec.to_dict()
-    raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
-    raw["plan"] = spec.plan.global_batch
-    del raw["reducer"], raw["loader"]
-    return canonical_hash(raw)[:16]
-
-
 def shared_state(spec: TrialSpec, parts: Parts, progress: Progress) -> State:
     """A copy, in CPU memory, of what is equal on all ranks. It is taken on the training path, and so only copies.
 
@@ -43,7 +34,7 @@ def shared_state(spec: TrialSpec, parts: Parts, progress: Progress) -> State:
     found: State = _copied(
         {
             "format": _FORMAT,
-            "trajectory": trajectory(spec),
+            "trajectory": spec.trajectory,
             "parameters": dict(parts.model.named_parameters()),
             "extra": extra,
             "optimizer": parts.optimizer.state_dict(),
@@ -72,26 +63,29 @@ def pack(state: State) -> memoryview:
     return sink.getbuffer()
 
 
-def unpack(data: bytes, spec: TrialSpec) -> State:
+def unpack(data: bytes, trajectory: str) -> State:
     """The state that `pack` turned into `data`; nothing in it is run.
 
     Raises:
-        OtherTrial: it is that of another trial than `spec`, or of another version of this format.
+        OtherTrial: it is that of a trial of another `trajectory`, or of another version of this format.
     """
     state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if state.get("format") != _FORMAT:
         raise OtherTrial(f"the checkpoint has format {state.get('format')!r}, not {_FORMAT}: start in another folder")
-    if state["trajectory"] != trajectory(spec):
+    if state["trajectory"] != trajectory:
         raise OtherTrial(
-            f"the checkpoint is of trial {state['trajectory']}, and this is {trajectory(spec)}: only the split of the "
+            f"the checkpoint is of trial {state['trajectory']}, and this is {trajectory}: only the split of the "
             "global batch, the reducer and the loader may change. Give each trial a folder of its own"
         )
     return state
 
 
 @torch.no_grad()
-def restore(state: State, parts: Parts, rank: int, device: torch.device) -> None:
-    """Put the parts where `state` was taken. More ranks than were saved take the states of those in turn."""
+def restore(state: State, parts: Parts, rank: int, device: torch.device, *, branch: bool = False) -> None:
+    """Put the parts where `state` was taken. More ranks than were saved take the states of those in turn.
+
+    A `branch` has options of the optimizer, and a noise scale to measure, of its own.
+    """
     model = parts.model
     parameters, saved = dict(model.named_parameters()), state["parameters"]
     if {name: p.shape for name, p in parameters.items()} != {name: p.shape for name, p in saved.items()}:
@@ -101,9 +95,14 @@ def restore(state: State, parts: Parts, rank: int, device: torch.device) -> None
     _set_buffers(model, state["buffers"][rank % len(state["buffers"])])
     if state["extra"]:
         model.load_state_dict(state["extra"], strict=False)
+    own = [{name: value for name, value in one.items() if name != "params"} for one in parts.optimizer.param_groups]
     _load_optimizer(parts.optimizer, state["optimizer"])
     parts.scaler.restore(state["scaler"])
-    parts.probe.restore(state["probe"])
+    if branch:
+        for group, options in zip(parts.optimizer.param_groups, own, strict=True):
+            group.update(options)
+    else:
+        parts.probe.restore(state["probe"])
     set_generators(state["generators"][rank % len(state["generators"])], device)
 
 

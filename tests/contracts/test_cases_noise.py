@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from orchestrator.config.trial import LrPlan, OptimizerRef, TaskRef, TrialSpec
+from orchestrator.config.trial import LossScale, LrPlan, OptimizerRef, TaskRef, TrialSpec
 from orchestrator.tasks.arrays import TensorRows
 from orchestrator.theory.batch_plan import BatchPlan
 from orchestrator.theory.noise_scale import components, estimate
 from orchestrator.training.group import Solo
 from orchestrator.training.loop import run_trial
+from orchestrator.training.probe import NoiseProbe
+from orchestrator.training.reducer import Share, Totals
 from orchestrator.training.task import Task
 
 
@@ -64,6 +66,23 @@ def measured(rows: torch.Tensor, micro: int, accumulation: int, updates: int, **
     return outcome.noise
 
 
+def measured_in_order(rows: torch.Tensor, micro: int, accumulation: int, updates: int) -> dict[str, Any]:
+    """As a probe sees rows that come in order: gradients are theta - x at theta = 0."""
+    plan = BatchPlan(global_batch=micro * accumulation, micro_batch=micro, accumulation=accumulation, world_size=1)
+    probe = NoiseProbe(plan, enabled=True)
+    for update in rows[: updates * plan.global_batch].reshape(updates, accumulation, micro, -1):
+        squares = update.mean(dim=1).square().sum(dim=1).tolist()
+        share = Share(micro_norms=[(square, float(micro)) for square in squares])
+        totals = Totals(
+            loss=0.0, square_sum=0.0, weight=float(plan.global_batch), inverse_sum=0.0, counted=0.0,
+            errors=0, too_big=0, stops=0, pauses=0, grad_norm=0.0,
+        )  # fmt: skip
+        probe.add(totals, share, float(update.mean(dim=(0, 1)).norm()))
+    found = probe.outcome()
+    assert found is not None
+    return found
+
+
 def normal_rows(n: int) -> torch.Tensor:
     return -1.0 + 2.0 * torch.randn(n, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -88,6 +107,25 @@ def test_the_run_measures_before_clipping_and_without_the_loss_scale(changes: di
     assert noise["value"] == pytest.approx(4.0, rel=0.15)
     assert noise["low"] < 4.0 < noise["high"]
     assert (noise["trace"], noise["g2"]) == pytest.approx((40.0, 10.0), rel=0.1)
+
+
+def test_windows_whose_gradient_overflowed_are_dropped_and_counted() -> None:
+    # the loss scale halves until the squares of the gradients are numbers
+    noise = measured(normal_rows(8000), 8, 4, 250, precision="fp16", loss_scale=LossScale(initial=2.0**127))
+    assert noise["dropped"] > 0
+    assert noise["windows"] + noise["dropped"] == 250
+    assert noise["low"] < 4.0 < noise["high"]
+
+
+def test_the_end_of_a_run_is_told_beside_the_whole() -> None:
+    # the second half of the stream is four times as noisy: B = 4, then 16
+    rows = normal_rows(32 * 600)
+    rows[len(rows) // 2 :] = -1.0 + 2.0 * (rows[len(rows) // 2 :] + 1.0)
+    noise = measured_in_order(rows, 8, 4, 600)
+    assert noise["end_low"] < 16.0 < noise["end_high"]
+    assert noise["end_windows"] == 200
+    assert noise["value"] == pytest.approx(10.0, rel=0.2)
+    assert noise["high"] < noise["end_high"]
 
 
 @pytest.mark.parametrize(("micro", "accumulation"), [(16, 2), (2, 16)])

@@ -21,7 +21,10 @@ def test_signal_and_noise_are_within_5_percent(split, two):
     assert outcome.noise["g2"] == pytest.approx(1.0, rel=0.05)
     assert outcome.noise["trace"] == pytest.approx(DIM + 1, rel=0.05)
     assert outcome.noise["low"] < outcome.noise["value"] < outcome.noise["high"]
-    assert seen[-1].metrics["noise_scale"] == pytest.approx(DIM + 1, rel=0.25), "over the last 500 updates"
+    metrics = seen[-1].metrics
+    assert metrics["noise_scale"] == pytest.approx(DIM + 1, rel=0.25), "over the last 500 updates"
+    assert metrics["noise_scale_low"] < metrics["noise_scale"] < metrics["noise_scale_high"]
+    assert (outcome.noise["end_value"], outcome.noise["end_windows"]) == (metrics["noise_scale"], 500)
 
 
 @pytest.mark.parametrize("split", [(16, 1, 2), (8, 4, 1)])

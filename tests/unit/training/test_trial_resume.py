@@ -27,7 +27,7 @@ from orchestrator.theory.batch_plan import BatchPlan, InfeasiblePlan, replan
 from orchestrator.training.checkpoint import Checkpoints, _entries, latest, read
 from orchestrator.training.group import Solo
 from orchestrator.training.loop import run_trial
-from orchestrator.training.state import OtherTrial, pack, trajectory, unpack
+from orchestrator.training.state import OtherTrial, pack, unpack
 from orchestrator.training.stream import Stream, windows
 from orchestrator.training.task import Task
 from orchestrator.training.workers import close_pools
@@ -258,17 +258,17 @@ def test_a_state_that_is_not_plain_is_noted_and_training_goes_on(tmp_path):
 
 def test_what_a_trial_is_does_not_depend_on_its_split():
     trial = spec(8)
-    assert trajectory(trial) == trajectory(spec(4, 2)) == trajectory(replace(trial, reducer="ddp"))
-    assert trajectory(trial) == trajectory(replace(trial, loader=LoaderSpec(workers=3)))
-    assert trajectory(trial) == trajectory(replace(trial, lr=replace(trial.lr, base=9.0, rule="sqrt")))
+    assert trial.trajectory == spec(4, 2).trajectory == replace(trial, reducer="ddp").trajectory
+    assert trial.trajectory == replace(trial, loader=LoaderSpec(workers=3)).trajectory
+    assert trial.trajectory == replace(trial, lr=replace(trial.lr, base=9.0, rule="sqrt")).trajectory
     others = [{"seed": 6}, {"budget_samples": 8}, {"precision": "fp64"}, {"eval_every_samples": 8}, {"grad_clip": 1.0}]
-    assert len({trajectory(trial), trajectory(spec(16)), *(trajectory(replace(trial, **one)) for one in others)}) == 7
+    assert len({trial.trajectory, spec(16).trajectory, *(replace(trial, **one).trajectory for one in others)}) == 7
 
 
 def test_a_state_of_another_format_is_refused():
-    data = bytes(pack({"format": 2, "trajectory": trajectory(spec())}))
+    data = bytes(pack({"format": 2, "trajectory": spec().trajectory}))
     with pytest.raises(OtherTrial, match="format 2"):
-        unpack(data, spec())
+        unpack(data, spec().trajectory)
 
 
 def test_reading_a_checkpoint_runs_no_code(tmp_path):
@@ -277,7 +277,7 @@ def test_reading_a_checkpoint_runs_no_code(tmp_path):
             return os.mkdir, (str(tmp_path / "run"),)
 
     with pytest.raises(Exception, match="weights_only"):
-        unpack(bytes(pack({"format": Evil()})), spec())
+        unpack(bytes(pack({"format": Evil()})), spec().trajectory)
     assert not (tmp_path / "run").exists()
 
 

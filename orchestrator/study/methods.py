@@ -1,0 +1,101 @@
+"""The ways to study batches, by name: which spec each takes, how it runs, and what it says at the end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.config.load import Loaded
+from orchestrator.config.short_rules import as_branch, as_scan
+from orchestrator.config.study_rules import as_study
+
+if TYPE_CHECKING:
+    from orchestrator.past import Past
+    from orchestrator.preparation import Prepared
+    from orchestrator.tracking.run_dir import RunDir
+
+LADDER = "ladder"
+METHODS = {
+    LADDER: "tune the learning rate of each batch of a ladder until a target is reached",
+    "branch": "branches at several batches off checkpoints of one run",
+    "scan": "a few hundred updates at each batch",
+}
+
+
+def as_spec(method: str, loaded: Loaded, *, file: str) -> Loaded:
+    """The spec as the method trains it.
+
+    Raises:
+        ConfigError: it cannot be that.
+    """
+    takers: dict[str, Callable[..., Loaded]] = {LADDER: as_study, "branch": as_branch, "scan": as_scan}
+    return takers[method](loaded, file=file)
+
+
+def of_run(folder: str) -> str:
+    """The method of the study in a run directory; that of the ladder where there is none to be found."""
+    from orchestrator.tracking.events import read_events
+    from orchestrator.tracking.run_dir import RunDir, holds_run
+
+    if not holds_run(folder):
+        return LADDER
+    events = read_events(RunDir(folder, taken_on=True).events)
+    found = next((event.get("study") for event in events if event["event"] == "sweep_started"), None)
+    return found if found in METHODS else LADDER
+
+
+def writer(method: str) -> Callable[..., None]:
+    """What writes the last words: ``(console, summary, run directory)``."""
+    from orchestrator.report import branch_report, scan_report, study_report
+
+    return {LADDER: study_report.write, "branch": branch_report.write, "scan": scan_report.write}[method]
+
+
+def short_plan(method: str, prepared: Prepared) -> Any:
+    """What a study by branches, or a scan, trains; its method ``check`` refuses what is known to give no answer."""
+    facts = prepared.facts
+    return _module(method).Plan(
+        # A run that is taken on with other workers keeps the trials that it was started with.
+        spec=prepared.as_started or prepared.spec,
+        metric_modes=facts.metric_modes,
+        train_samples=facts.train_samples,
+    )
+
+
+def carry_out_short(
+    method: str, prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, overrides: Sequence[str] = ()
+) -> None:
+    """Carry a prepared study by branches, or a scan, out into its run directory.
+
+    Raises:
+        TrialError, GangError, OrchestratorError: as of `Crew.train`.
+    """
+    from orchestrator.study.short_experiment import ShortExperiment
+    from orchestrator.tracking.uri import make_folder
+
+    module, plan = _module(method), short_plan(method, prepared)
+    make_folder(prepared.tracking_uri)
+    command = ["python", "-m", "orchestrator.study", "--resume", run_dir.uri]
+    with ShortExperiment(
+        method=module.method_of(plan),
+        spec=prepared.spec,
+        facts=prepared.event_facts(),
+        objective=prepared.objective,
+        warm_up=prepared.baseline,
+        run_dir=run_dir,
+        tracking_uri=prepared.tracking_uri,
+        warnings=prepared.warnings,
+        file=prepared.file,
+        modules=prepared.modules,
+        resume_command=shlex.join([*command, *(word for text in overrides for word in ("--set", text))]),
+        past=past,
+    ) as experiment:
+        module.carry_out(plan, experiment)
+        experiment.finish()
+
+
+def _module(method: str) -> Any:
+    from orchestrator.study import branch, scan
+
+    return {"branch": branch, "scan": scan}[method]

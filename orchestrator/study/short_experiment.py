@@ -1,0 +1,88 @@
+"""An experiment whose trials are a fixed list, and whose results one of the short methods makes from its record."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console as RichConsole
+
+from orchestrator.experiment import Experiment
+from orchestrator.report.summary import finite_only
+from orchestrator.storage import join, write_stream
+from orchestrator.study.crew import Trained, trained_of
+from orchestrator.tracking.events import read_events
+
+Outcome = Mapping[str, Any]
+KEPT = ("schema_version", "name", "status", "objective", "counts")
+LAST = ("turnaround_s", "first_evaluation_s", "trials", "mlflow", "warnings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortMethod:
+    """What is its own about a method.
+
+    Attributes:
+        name: ``branch`` or ``scan``.
+        outcome: its part of the summary, with ``warnings``, from the trials of the record and whether it is done.
+        metrics: those of its MLflow run, as event ``sweep_concluded`` takes them.
+        table: its file and a row for each result.
+        figures: drawn from the outcome, under a name, into a folder.
+        write: the last words.
+    """
+
+    name: str
+    outcome: Callable[[Sequence[Trained], bool], dict[str, Any]]
+    metrics: Callable[[Outcome], dict[str, Any]]
+    table: Callable[[Outcome], tuple[str, pa.Table]]
+    figures: Callable[[Outcome, str, Path], list[Path]]
+    write: Callable[[RichConsole, Outcome, str], None]
+
+
+class ShortExperiment(Experiment):
+    """Use it as an `Experiment`; set `done` when every trial was trained."""
+
+    def __init__(self, *, method: ShortMethod, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._method, self.done = method, False
+
+    def described(self) -> dict[str, Any]:
+        """That it is a study, and by which method."""
+        return {"study": self._method.name}
+
+    def summary(self) -> dict[str, Any]:
+        """The study's summary as of now: a function of the record."""
+        base, outcome = super().summary(), self._outcome()
+        base["warnings"] = [*base["warnings"], *outcome.pop("warnings")]
+        found: dict[str, Any] = finite_only({name: base[name] for name in KEPT} | outcome | {n: base[n] for n in LAST})
+        return found
+
+    def concluded(self) -> dict[str, Any]:
+        """The estimates as metrics."""
+        return self._method.metrics(self._outcome())
+
+    def write_tables(self) -> None:
+        """Those of every experiment, and the method's."""
+        super().write_tables()
+        if self.done:
+            name, table = self._method.table(self._outcome())
+            write_stream(join(self.run_dir.uri, name), functools.partial(pq.write_table, table))
+
+    def drawn(self, folder: Path) -> list[Path]:
+        """The method's figures."""
+        return self._method.figures(self._outcome(), self.spec.name, folder)
+
+    def say(self, out: RichConsole, summary: Outcome, run_dir: str) -> None:
+        """The table, the warnings and the plain sentence."""
+        self._method.write(out, summary, run_dir)
+
+    def _outcome(self) -> dict[str, Any]:
+        found: dict[str, Any] = finite_only(
+            self._method.outcome(trained_of(read_events(self.run_dir.events)), self.done)
+        )
+        return found

@@ -1,0 +1,130 @@
+"""The study methods branch and scan through real gangs, on regression with 31 inputs, whose noise scale is 32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from sweeps import events_of, summary_of
+
+from orchestrator.study.__main__ import main
+from orchestrator.tracking.schema import find_key
+
+SCALE = 32
+SPACE: dict[str, Any] = {
+    "name": "branches",
+    "task": {"name": "regression", "dim": SCALE - 1},
+    "objective": {"metric": "val/loss"},
+    "budget": {"samples": 1024, "eval_every": 64},
+    "optimizer": {"name": "SGD"},
+    "batch": {"reference": 16},
+    # The best rate times 0.05: so short a step that the rate halves at the noise scale.
+    "lr": {"base": 0.05 / (1 + SCALE / 16), "rule": "noise", "noise_scale": SCALE, "warmup": 0, "decay": "none"},
+    "study": {
+        "batches": [8, 16, 32, 64, 128],
+        "branch": {"checkpoints": 2, "samples": 2048, "floor": 0.0, "tolerance": 0.01, "evaluations": 32},
+        "scan": {"updates": 100},
+    },
+    "cluster": {"workers": 2, "gangs": 1},
+}
+
+
+def study_of(folder: Path, uri: str, method: str) -> Path:
+    """Run `SPACE` as the command line would; its run directory."""
+    (folder / "space.yaml").write_text(yaml.safe_dump({**SPACE, "tracking": {"uri": uri}}))
+    assert main([str(folder / "space.yaml"), "--method", method, "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def branches(ray_session: None, tracking_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return study_of(tmp_path_factory.mktemp("branches"), tracking_uri, "branch")
+
+
+@pytest.fixture(scope="module")
+def scan(ray_session: None, tracking_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return study_of(tmp_path_factory.mktemp("scan"), tracking_uri, "scan")
+
+
+def test_the_rate_of_branches_halves_at_the_noise_scale(branches: Path) -> None:
+    summary = summary_of(branches)
+    assert (summary["status"], summary["method"], summary["verdict"]) == ("done", "branch", "determined")
+    assert [one["samples_seen"] for one in summary["checkpoints"]] == [512, 1024]
+    for one in summary["checkpoints"]:
+        local, tolerance = one["local_critical_batch"], one["tolerance_batch"]
+        assert SCALE / 1.5 < local["local_critical_batch"] < SCALE * 1.5
+        assert local["low"] < local["local_critical_batch"] < local["high"]
+        assert local["one_step"]["value"] == pytest.approx(SCALE, rel=0.3)
+        # The closed form of the fitted rates, for the length and tolerance that are told with it.
+        assert "2048 samples after the checkpoint, is within 0.01" in tolerance["definition"]
+        if tolerance["crossing"] is not None:
+            assert tolerance["crossing"] == pytest.approx(tolerance["expected"], rel=0.3)
+        assert one["noise_scale"]["low"] < SCALE < one["noise_scale"]["high"]
+    assert "falls half as fast per sample" in summary["sentence"]
+    assert summary["growth"]["low"] < 1.0 < summary["growth"]["high"], "regression is as noisy at its end as before"
+
+
+def test_branches_begin_where_their_checkpoint_was_taken(branches: Path) -> None:
+    started = {event["trial"]: event["spec"] for event in events_of(branches, "trial_started")}
+    begun: dict[str, dict[str, Any]] = {}
+    for event in events_of(branches, "evaluation"):
+        begun.setdefault(event["trial"], event)
+    at = {e["samples_seen"]: e for e in events_of(branches, "evaluation") if e["trial"] == "t0000"}
+    assert len(begun) == 1 + 2 * 5 * 2
+    for trial, first in begun.items():
+        if (start := started[trial]["start"]) is not None:
+            assert first["samples_seen"] == start["samples_seen"]
+            assert first["updates"] == 0
+            assert first["metrics"]["val/loss"] == at[first["samples_seen"]]["metrics"]["val/loss"]
+
+
+def test_a_study_by_branches_is_tables_figures_and_one_mlflow_run(branches: Path) -> None:
+    summary = summary_of(branches)
+    rows = pq.read_table(branches / "branches.parquet").to_pylist()
+    assert [(row["checkpoint_samples"], row["global_batch"]) for row in rows] == [
+        (mark, batch) for mark in (512, 1024) for batch in (8, 16, 32, 64, 128)
+    ]
+    assert sorted(path.name for path in (branches / "figures").iterdir()) == ["branch_rates.png", "noise_scale.png"]
+    client = mlflow.MlflowClient(summary["mlflow"]["tracking_uri"])
+    parent = client.get_run(summary["mlflow"]["parent_run_id"])
+    assert parent.data.tags["study"] == "branch"
+    assert all(find_key("metric", "sweep", name) for name in parent.data.metrics)
+    points = client.get_metric_history(parent.info.run_id, "branch/local_critical_batch")
+    assert {point.step: point.value for point in points} == pytest.approx(
+        {one["samples_seen"]: one["local_critical_batch"]["local_critical_batch"] for one in summary["checkpoints"]}
+    )
+
+
+def test_a_study_by_branches_that_is_done_says_so_again(branches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--resume", str(branches)]) == 0
+    out = capsys.readouterr().out
+    assert "rate halves at" in out
+    assert out.splitlines()[-1] == str(branches)
+    assert main(["--resume", str(branches), "--method", "scan"]) == 2
+
+
+def test_a_scan_compares_batches_at_equal_samples_and_updates(scan: Path) -> None:
+    summary = summary_of(scan)
+    assert (summary["status"], summary["method"], summary["verdict"]) == ("done", "scan", "compared")
+    assert (summary["equal_samples"], summary["equal_updates"]) == (800, 100)
+    rows = summary["rows"]
+    at_samples, at_updates = ([row[key] for row in rows] for key in ("at_equal_samples", "at_equal_updates"))
+    assert at_samples == sorted(at_samples)
+    assert at_updates == sorted(at_updates, reverse=True)
+    for row in rows:
+        # the rate of the exact expected loss for small steps
+        exact = 2 * 0.05 / (SCALE + row["global_batch"])
+        assert row["trend"]["low"] < exact < row["trend"]["high"]
+        assert row["samples_per_second"] > 0
+    assert "val/loss after 800 samples is best at batch 8" in summary["sentence"]
+    table = pq.read_table(scan / "scan.parquet").to_pylist()
+    assert [row["trend"] for row in table] == [row["trend"]["value"] for row in rows]
+    assert (scan / "figures" / "scan.png").exists()
+    client = mlflow.MlflowClient(summary["mlflow"]["tracking_uri"])
+    parent = client.get_run(summary["mlflow"]["parent_run_id"])
+    assert all(find_key("metric", "sweep", name) for name in parent.data.metrics)
+    assert {name for name in parent.data.metrics if name.startswith("scan/")} >= {"scan/trend", "scan/at_equal_updates"}
