@@ -25,9 +25,9 @@ SPACE: dict[str, Any] = {
     # The best rate times 0.05: so short a step that the rate halves at the noise scale.
     "lr": {"base": 0.05 / (1 + SCALE / 16), "rule": "noise", "noise_scale": SCALE, "warmup": 0, "decay": "none"},
     "study": {
-        "batches": [8, 16, 32, 64, 128],
-        "branch": {"checkpoints": 2, "samples": 2048, "floor": 0.0, "tolerance": 0.01, "evaluations": 32},
-        "scan": {"updates": 100},
+        "batches": [16, 32, 64, 128],
+        "branch": {"checkpoints": 2, "samples": 1280, "floor": 0.0, "tolerance": 0.01, "evaluations": 16},
+        "scan": {"updates": 60},
     },
     "cluster": {"workers": 2, "gangs": 1},
 }
@@ -64,7 +64,7 @@ def test_the_rate_of_branches_halves_at_the_noise_scale(branches: Path) -> None:
         assert local["low"] < local["local_critical_batch"] < local["high"]
         assert local["one_step"]["value"] == pytest.approx(SCALE, rel=0.3)
         # The closed form of the fitted rates, for the length and tolerance that are told with it.
-        assert "2048 samples after the checkpoint, is within 0.01" in tolerance["definition"]
+        assert "1280 samples after the checkpoint, is within 0.01" in tolerance["definition"]
         if tolerance["crossing"] is not None:
             assert tolerance["crossing"] == pytest.approx(tolerance["expected"], rel=0.3)
         assert one["noise_scale"]["low"] < SCALE < one["noise_scale"]["high"]
@@ -78,7 +78,7 @@ def test_branches_begin_where_their_checkpoint_was_taken(branches: Path) -> None
     for event in events_of(branches, "evaluation"):
         begun.setdefault(event["trial"], event)
     at = {e["samples_seen"]: e for e in events_of(branches, "evaluation") if e["trial"] == "t0000"}
-    assert len(begun) == 1 + 2 * 5 * 2
+    assert len(begun) == 1 + 2 * 4 * 2
     for trial, first in begun.items():
         if (start := started[trial]["start"]) is not None:
             assert first["samples_seen"] == start["samples_seen"]
@@ -90,7 +90,7 @@ def test_a_study_by_branches_is_tables_figures_and_one_mlflow_run(branches: Path
     summary = summary_of(branches)
     rows = pq.read_table(branches / "branches.parquet").to_pylist()
     assert [(row["checkpoint_samples"], row["global_batch"]) for row in rows] == [
-        (mark, batch) for mark in (512, 1024) for batch in (8, 16, 32, 64, 128)
+        (mark, batch) for mark in (512, 1024) for batch in (16, 32, 64, 128)
     ]
     assert sorted(path.name for path in (branches / "figures").iterdir()) == ["branch_rates.png", "noise_scale.png"]
     client = mlflow.MlflowClient(summary["mlflow"]["tracking_uri"])
@@ -115,7 +115,7 @@ def test_a_study_by_branches_that_is_done_says_so_again(branches: Path, capsys: 
 def test_a_scan_compares_batches_at_equal_samples_and_updates(scan: Path) -> None:
     summary = summary_of(scan)
     assert (summary["status"], summary["method"], summary["verdict"]) == ("done", "scan", "compared")
-    assert (summary["equal_samples"], summary["equal_updates"]) == (800, 100)
+    assert (summary["equal_samples"], summary["equal_updates"]) == (960, 60)
     rows = summary["rows"]
     at_samples, at_updates = ([row[key] for row in rows] for key in ("at_equal_samples", "at_equal_updates"))
     assert at_samples == sorted(at_samples)
@@ -125,7 +125,7 @@ def test_a_scan_compares_batches_at_equal_samples_and_updates(scan: Path) -> Non
         exact = 2 * 0.05 / (SCALE + row["global_batch"])
         assert row["trend"]["low"] < exact < row["trend"]["high"]
         assert row["samples_per_second"] > 0
-    assert "val/loss after 800 samples is best at batch 8" in summary["sentence"]
+    assert "val/loss after 960 samples is best at batch 16" in summary["sentence"]
     table = pq.read_table(scan / "scan.parquet").to_pylist()
     assert [row["trend"] for row in table] == [row["trend"]["value"] for row in rows]
     assert (scan / "figures" / "scan.png").exists()
