@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console as RichConsole
+from rich.markup import escape
 from rich.table import Table
 
+from orchestrator.config.spec import SweepSpec
 from orchestrator.report import formats
 from orchestrator.report.final_report import write_indented, write_list, write_table
 from orchestrator.report.tables import grid
@@ -41,6 +43,26 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     # Written past rich's wrapping, so that scripts can take the last line as the path.
     out.file.write(f"{run_dir}\n")
     out.file.flush()
+
+
+def write_plan(out: RichConsole, spec: SweepSpec, *, method: str, batches: Sequence[int] | None, out_dir: str) -> None:
+    """What a study would do; says at the end that nothing was started. `batches` None: they are still to be placed."""
+    rates = spec.space.get("lr.base")
+    told = (
+        ", ".join(map(str, batches)) if batches else f"placed by the study, around batch {spec.batch.reference_batch}"
+    )
+    lines = [
+        f"{spec.name}: {method}",
+        f"task {spec.task.name}, optimizer {spec.optimizer.name}, {spec.objective.metric}",
+        f"batches: {told}",
+        f"learning rate: {spec.lr.base:g} at batch {spec.batch.reference_batch}"
+        + (f", searched within {rates.to_form()}" if rates is not None else ""),
+        f"a run trains at most {spec.budget.samples:,} samples, on {spec.cluster.workers} workers",
+        f"output: {out_dir}",
+        "Dry run: nothing was started.",
+    ]
+    for line in lines:
+        out.print(escape(line), soft_wrap=True)
 
 
 def _settings(summary: Record) -> list[str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.command_line import Parser, exit_code_of
 from orchestrator.config.load import OVERRIDE_SOURCE, load_spec, source_of
+from orchestrator.config.short_rules import batches_of
 from orchestrator.config.study_rules import BATCHES
 from orchestrator.errors import RefusedError
 from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out_short, of_run, short_plan, writer
@@ -46,6 +47,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/<name>-<utc time>)")
     parser.add_argument("--resume", metavar="DIR", help="take on the study of a run directory that was cut")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done and start nothing")
     told = "; ".join(f"{name}: {what}" for name, what in METHODS.items())
     parser.add_argument("--method", choices=tuple(METHODS), help=f"{told} (default: {LADDER})")
     return parser.parse_args(argv)
@@ -53,6 +55,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(args: argparse.Namespace) -> int:
     if args.resume is not None:
+        if args.dry_run:
+            raise RefusedError("--dry-run shows a new study", file="command line", remedy="leave out --resume")
         if args.space or args.out:
             rule = "--resume takes the spec and the folder of the run itself"
             raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml and --out")
@@ -91,6 +95,13 @@ def _run(args: argparse.Namespace) -> int:
         raise
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         prepared.check_resources()
+        if args.dry_run:
+            from orchestrator.report.console import rich_console
+            from orchestrator.report.study_report import write_plan
+
+            spec = prepared.spec
+            write_plan(rich_console(), spec, method=METHODS[method], batches=batches_of(spec), out_dir=out)
+            return 0
         if session is not None:
             prepared.check_storage(out, session)
         _carry_out(method, prepared, RunDir(out))

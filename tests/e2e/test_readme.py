@@ -12,6 +12,7 @@ import yaml
 
 from orchestrator import replay, submit, sweep, sync
 from orchestrator.config.load import spec_from_dict
+from orchestrator.study import __main__ as study
 
 PROJECT = Path(__file__).resolve().parents[2]
 README = (PROJECT / "README.md").read_text()
@@ -51,6 +52,10 @@ def test_every_command_runs(
                 replay.main(["--help"])
             assert help_.value.code == 0
             assert options[0] in capsys.readouterr().out
+        case ["python", "-m", "orchestrator.study", *argv]:
+            assert study.main([*argv, "--dry-run", "--out", str(tmp_path / "run")]) == 0
+            assert "nothing was started" in capsys.readouterr().out
+            assert not (tmp_path / "run").exists()
         case ["python", "-m", "orchestrator.sweep", *argv]:
             argv += [word for word in ("--dry-run",) if word not in argv]
             assert sweep.main(argv if "--out" in argv else [*argv, "--out", str(tmp_path / "run")]) == 0
