@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cluster.capacity import Node, count_gangs, workers_on
 from orchestrator.cluster.memory import check_memory
@@ -28,11 +29,14 @@ from orchestrator.report.objective import Objective as Shown
 from orchestrator.report.plan import Candidates, Plan, PlannedBatch
 from orchestrator.search.objective import Objective
 from orchestrator.theory.schedules import count_evaluations
-from orchestrator.tracking.run_dir import check_free
+from orchestrator.tracking.run_dir import RunDir, check_free
 from orchestrator.tracking.uri import check_uri
 from orchestrator.training.optimizer import check_optimizer
 from orchestrator.training.preflight import TaskFacts, check_task, model_size
 from orchestrator.training.registry import config_of, load_task, module_of, task_class
+
+if TYPE_CHECKING:
+    from orchestrator.past import Past
 
 _MOST_BUILT = 16  # models of the space that are built, without their memory, to see whether they fit
 
@@ -55,6 +59,24 @@ class Prepared:
     set_keys: tuple[str, ...]
     largest_bytes: int
     as_started: SweepSpec | None = None
+
+    def experiment(self, entry: str, run_dir: RunDir, past: Past | None, overrides: Sequence[str]) -> dict[str, Any]:
+        """The arguments of an `Experiment` that carries this out for the module `entry` of the package, which was given
+        `overrides` beside the spec."""
+        command = ["python", "-m", f"orchestrator.{entry}", "--resume", run_dir.uri]
+        return {
+            "spec": self.spec,
+            "facts": self.event_facts(),
+            "objective": self.objective,
+            "warm_up": self.baseline,
+            "run_dir": run_dir,
+            "tracking_uri": self.tracking_uri,
+            "warnings": self.warnings,
+            "file": self.file,
+            "modules": self.modules,
+            "resume_command": shlex.join([*command, *(word for text in overrides for word in ("--set", text))]),
+            "past": past,
+        }
 
     def check_resources(self) -> None:
         """Refuse gangs or a model that the machine, or the cluster that is connected to, cannot hold.

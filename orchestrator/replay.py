@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.command_line import Parser, exit_code_of
 from orchestrator.credentials import hide, mask
-from orchestrator.errors import OrchestratorError, RefusedError, TrackingError, TrialError
+from orchestrator.errors import RefusedError, TrackingError, TrialError
 from orchestrator.replay_verdict import judge
 from orchestrator.storage import check_writable, join, write_atomically
 from orchestrator.tracking.record import TrialRecord, read_record, trials_of
@@ -35,23 +36,11 @@ PROGRESS_EVERY_S = 30.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Replay a run from the command line; returns the exit code."""
-    try:
-        return _Replay(_parse(argv)).run()
-    except OrchestratorError as error:
-        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise RefusedError(message, file="command line", remedy=f"see {self.prog} --help")
+    return exit_code_of(lambda: _Replay(_parse(argv)).run())
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m orchestrator.replay", description=__doc__)
+    parser = Parser(prog="python -m orchestrator.replay", description=__doc__)
     parser.add_argument("run_id", metavar="RUN_ID", help="MLflow run of a trial")
     parser.add_argument("--tracking-uri", metavar="URI", help="default: MLFLOW_TRACKING_URI, or ./mlflow.db")
     parser.add_argument("--strict", action="store_true", help="refuse if anything is not as recorded")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -94,20 +93,7 @@ def sweep(prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, over
     from orchestrator.tracking.uri import make_folder
 
     make_folder(prepared.tracking_uri)
-    command = ["python", "-m", "orchestrator.sweep", "--resume", run_dir.uri]
-    with Experiment(
-        spec=prepared.spec,
-        facts=prepared.event_facts(),
-        objective=prepared.objective,
-        warm_up=prepared.baseline,
-        run_dir=run_dir,
-        tracking_uri=prepared.tracking_uri,
-        warnings=prepared.warnings,
-        file=prepared.file,
-        modules=prepared.modules,
-        resume_command=shlex.join([*command, *(word for text in overrides for word in ("--set", text))]),
-        past=past,
-    ) as experiment:
+    with Experiment(**prepared.experiment("sweep", run_dir, past, overrides)) as experiment:
         statuses = _search(prepared, experiment)
         experiment.finish()
     if statuses and set(statuses) <= {"failed", "diverged"}:

@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from orchestrator.errors import OrchestratorError, RefusedError, StorageError
+from orchestrator.command_line import Parser, exit_code_of
+from orchestrator.errors import StorageError
 from orchestrator.tracking.events import first_event, is_written
 from orchestrator.tracking.run_dir import EVENTS
 from orchestrator.tracking.tracker import Tracker
@@ -24,15 +24,11 @@ _POLL_S = 0.2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Send the rest of a run directory's events; returns the exit code."""
-    try:
-        chosen = _parse(argv)
-        return sync(chosen.run_dir, uri=chosen.uri, timeout_s=chosen.timeout_s)
-    except OrchestratorError as error:
-        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return exit_code_of(lambda: _sync(_parse(argv)))
+
+
+def _sync(chosen: argparse.Namespace) -> int:
+    return sync(chosen.run_dir, uri=chosen.uri, timeout_s=chosen.timeout_s)
 
 
 def sync(run_dir: str, *, uri: str | None = None, timeout_s: float = 600.0) -> int:
@@ -88,13 +84,8 @@ def _refuse_while_written(path: Path) -> None:
         time.sleep(_POLL_S)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise RefusedError(message, file="command line", remedy=f"see {self.prog} --help")
-
-
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="python -m orchestrator.sync", description=__doc__)
+    parser = Parser(prog="python -m orchestrator.sync", description=__doc__)
     parser.add_argument("run_dir", metavar="RUN_DIR", help="run directory of a sweep that has ended")
     parser.add_argument("--timeout-s", type=float, default=600.0, metavar="S", help="longest time to wait (600)")
     parser.add_argument("--uri", metavar="URI", help="tracking URI (default: that of the sweep's spec)")

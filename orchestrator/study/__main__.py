@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -137,20 +136,9 @@ def study(prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, over
 
     protocol = protocol_of(prepared)
     make_folder(prepared.tracking_uri)
-    command = ["python", "-m", "orchestrator.study", "--resume", run_dir.uri]
     with StudyExperiment(
         protocol=protocol,
-        spec=prepared.spec,
-        facts=prepared.event_facts(),
-        objective=prepared.objective,
-        warm_up=prepared.baseline,
-        run_dir=run_dir,
-        tracking_uri=prepared.tracking_uri,
-        warnings=prepared.warnings,
-        file=prepared.file,
-        modules=prepared.modules,
-        resume_command=shlex.join([*command, *(word for text in overrides for word in ("--set", text))]),
-        past=past,
+        **prepared.experiment("study", run_dir, past, overrides),
     ) as experiment:
         from orchestrator.study.executor import Executor
 

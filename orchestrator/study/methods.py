@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,20 +75,9 @@ def carry_out_short(
 
     module, plan = _module(method), short_plan(method, prepared)
     make_folder(prepared.tracking_uri)
-    command = ["python", "-m", "orchestrator.study", "--resume", run_dir.uri]
     with ShortExperiment(
         method=module.method_of(plan),
-        spec=prepared.spec,
-        facts=prepared.event_facts(),
-        objective=prepared.objective,
-        warm_up=prepared.baseline,
-        run_dir=run_dir,
-        tracking_uri=prepared.tracking_uri,
-        warnings=prepared.warnings,
-        file=prepared.file,
-        modules=prepared.modules,
-        resume_command=shlex.join([*command, *(word for text in overrides for word in ("--set", text))]),
-        past=past,
+        **prepared.experiment("study", run_dir, past, overrides),
     ) as experiment:
         module.carry_out(plan, experiment)
         experiment.finish()

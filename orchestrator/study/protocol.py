@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,10 @@ from orchestrator.config.study_rules import ladder_of, lr_range
 from orchestrator.config.study_section import LEAST_BATCHES
 from orchestrator.config.trial import Target, TrialSpec
 from orchestrator.errors import ConfigError
+from orchestrator.study.places import around_noise, places
 from orchestrator.study.settings import settings_of
 from orchestrator.study.trials import Goal, Noise, StudyTrial
-from orchestrator.theory import batch_plan
-from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Run, around
+from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Run
 from orchestrator.theory.local_parabola import fit_around
 
 RUNS_OF_BUDGET = 100
@@ -30,7 +30,6 @@ GENTLER = 4.0
 """A baseline run that diverged is followed by one at a learning rate lower by this."""
 LEAST_UPDATES = 8
 """A batch that is placed by the study makes at least so many updates within the budget."""
-LEAST_PLACED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +93,10 @@ class Protocol:
         spec = self.spec
         if ladder_of(spec) is not None:
             return
-        places = self.places()
-        if len(places) < LEAST_BATCHES:
+        possible = self.places()
+        if len(possible) < LEAST_BATCHES:
             rule = (
-                f"{len(places)} batches can be trained: multiples of {spec.cluster.workers} workers, up to the "
+                f"{len(possible)} batches can be trained: multiples of {spec.cluster.workers} workers, up to the "
                 f"{self.train_samples} training samples and budget.samples / {LEAST_UPDATES}"
             )
             remedy = "raise budget.samples, or use fewer workers"
@@ -178,30 +177,9 @@ class Protocol:
             stop_at_target=False,
         )
 
-    def feasible(self, batches: Iterable[int]) -> list[int]:
-        """Those of `batches` that can be split, drawn and made updates of."""
-        spec, found = self.spec, []
-        limit = min(self.train_samples, spec.budget.samples // LEAST_UPDATES)
-        for batch in sorted(set(batches)):
-            try:
-                batch_plan.plan(
-                    batch,
-                    spec.cluster.workers,
-                    micro_batch=spec.batch.micro_batch,
-                    accumulation=spec.batch.accumulation,
-                    micro_batch_max=spec.batch.micro_batch_max,
-                )
-            except batch_plan.InfeasiblePlan:
-                continue
-            if batch <= limit:
-                found.append(batch)
-        return found
-
     def places(self) -> list[int]:
-        """Every batch at which a study may place a rung: powers of two, in units of the workers."""
-        workers = self.spec.cluster.workers
-        unit = 1 if workers & (workers - 1) == 0 else workers
-        return self.feasible(unit * 2**k for k in range(40))
+        """Every batch at which a study may place a rung."""
+        return places(self.spec, min(self.train_samples, self.spec.budget.samples // LEAST_UPDATES))
 
     def _config(self, goal: Goal, ladder: Sequence[int], noise: float | None = None) -> LadderConfig:
         spec, study = self.spec, self.spec.study
@@ -239,18 +217,11 @@ class Protocol:
 
     def _placed(self, noise: Noise | None) -> tuple[tuple[int, ...], str]:
         """A ladder around the noise scale, of batches that can be trained."""
-        places = self.places()
         centre = noise.value if noise is not None and noise.value > 0 else float(self.spec.batch.reference_batch)
-
-        def far(batch: int, of: float) -> float:
-            return abs(math.log(batch / of))
-
-        ladder = {min(places, key=lambda batch: far(batch, asked)) for asked in around(max(centre, 1.0))}
-        spare = sorted(set(places) - ladder, key=lambda batch: far(batch, centre))
-        ladder |= set(spare[: max(0, LEAST_PLACED - len(ladder))])
-        text = ", ".join(map(str, sorted(ladder)))
+        ladder = around_noise(centre, self.places())
+        text = ", ".join(map(str, ladder))
         if noise is not None:
             note = f"batches {text}: around the noise scale of the baseline run, {noise.value:.3g} samples"
         else:
             note = f"batches {text}: around batch.reference, as the baseline run did not determine its noise scale"
-        return tuple(sorted(ladder)), note
+        return ladder, note
