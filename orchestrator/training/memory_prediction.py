@@ -125,6 +125,7 @@ def _traced(spec: TrialSpec, task: TracedTask, ledger: Ledger, layers: dict[str,
     parts.batches = iter(())
     at_peak, peak = dict(ledger.at_peak), ledger.peak_bytes
     ledger.restart_peak()
+    ledger.number = 0  # also of its error codes
     _whole(parts.evaluator.run(None).failure)
     parts.drop_reducer()
     return _prediction(spec.plan, peak, at_peak, ledger.peak_bytes, layers)

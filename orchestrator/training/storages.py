@@ -5,6 +5,7 @@ It works alike on real tensors and on fake ones, which have shapes but no memory
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 _NUMBER = {torch.bool: True}
 
 
-class Ledger(TorchDispatchMode):
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts storages from their first tensor to the end of the last one, inside ``with ledger:``.
 
     A storage born inside is filed under `label`, and in `modules` under the innermost module whose forward runs.
@@ -33,7 +34,7 @@ class Ledger(TorchDispatchMode):
     """
 
     def __init__(self, *, number: int | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.label, self.number = "other", number
         self.live: Counter[tuple[str, str]] = Counter()
         self.peak_bytes = 0
@@ -87,7 +88,7 @@ class Ledger(TorchDispatchMode):
                 self._known[key] = known[0], known[1], size
             return
         where = self.label, self._modules[-1] if self._modules else ""
-        self._known[key] = weakref.ref(storage, lambda ref, key=key: self._gone(key, ref)), where, size
+        self._known[key] = weakref.ref(storage, functools.partial(self._gone, key)), where, size
         self._add(where, size)
 
     def _gone(self, key: int, ref: Any) -> None:

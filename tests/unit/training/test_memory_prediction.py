@@ -1,0 +1,193 @@
+"""Predicted memory against what torch's own CPU allocator gives out while the same updates really run."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from orchestrator.config.load import spec_from_dict
+from orchestrator.config.resolve import resolve_trial
+from orchestrator.config.trial import TrialSpec
+from orchestrator.training.group import Solo
+from orchestrator.training.memory_prediction import NotTraceable, layer_growth, predict_memory
+from orchestrator.training.optimizer import step
+from orchestrator.training.parts import Parts
+from orchestrator.training.registry import load_task
+from orchestrator.training.setup import prepare
+from orchestrator.training.step import accumulate
+
+CLOSE = 0.03
+
+
+def spec_of(
+    task: str = "digits",
+    *,
+    micro: int = 32,
+    accumulation: int = 1,
+    optimizer: str = "AdamW",
+    precision: str = "fp32",
+    probe: bool = True,
+    **options: Any,
+) -> TrialSpec:
+    raw = {
+        "task": {"name": task, **options},
+        "batch": {"global": micro * accumulation, "micro": micro, "accumulation": accumulation},
+        "optimizer": {"name": optimizer},
+        "training": {"precision": precision, "noise_probe": probe},
+        "budget": {"samples": 100_000, "eval_every": 100_000},
+        "lr": {"base": 1e-3},
+        "cluster": {"workers": 1},
+    }
+    return resolve_trial(spec_from_dict(raw), {})
+
+
+def run(spec: TrialSpec, updates: int = 3, *, classes: tuple[str, ...] = ()) -> None:
+    """The same updates on real tensors."""
+    task, group = load_task(spec.task.name, spec.task.options), Solo()
+    parts = prepare(spec, Saved(task, classes) if classes else task, group)
+    assert isinstance(parts, Parts)
+    for update in range(updates):
+        seen = update * spec.plan.global_batch
+        share = accumulate(spec, parts, group, seen, failure=None, stop=False, pause=False)
+        assert share.failure is None
+        parts.reducer.reduce(share)
+        parts.reducer.rescale(0.5)
+        step(parts.optimizer, 1e-3)
+
+
+def ready(spec: TrialSpec) -> None:
+    """What a task reads once a process is no trial's memory."""
+    task = load_task(spec.task.name, spec.task.options)
+    task.train_data(), task.val_data()
+    gc.collect()
+
+
+def allocated(spec: TrialSpec, **options: Any) -> int:
+    """The most that torch's CPU allocator had given out at once, from the model's making on."""
+    ready(spec)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run(spec, **options)
+    assert profiler.profiler is not None
+    results: Any = profiler.profiler.kineto_results
+    events = sorted((e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]")
+    held = most = 0
+    for _, size in events:
+        held += size
+        most = max(most, held)
+    return most
+
+
+class Count(TorchDispatchMode):
+    """The most bytes of real storages alive after any operation, summed anew each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: Any = weakref.WeakValueDictionary()
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self.alive[id(value.untyped_storage())] = value.untyped_storage()
+        self.most = max(self.most, sum(storage.nbytes() for storage in self.alive.values()))
+        return result
+
+
+def counted(spec: TrialSpec, **options: Any) -> int:
+    """The peak by `Count`."""
+    ready(spec)
+    with Count() as count:
+        run(spec, **options)
+    return count.most
+
+
+RESNET = "memory_tasks:SmallResNet"
+SPECS = {
+    "digits": spec_of(),
+    "digits, sgd": spec_of(optimizer="SGD"),
+    "digits, large": spec_of(micro=700, hidden=256, depth=3),
+    "digits, accumulated": spec_of(accumulation=4),
+    "digits, no probe": spec_of(accumulation=4, probe=False),
+    "digits, float64": spec_of(precision="fp64"),
+    "digits, cnn": spec_of(model="cnn", depth=3),
+    "bytes": spec_of("bytes", micro=8),
+    "bytes, wide": spec_of("bytes", micro=8, width=128, layers=3, context=64),
+    "bytes, bf16": spec_of("bytes", micro=8, precision="bf16"),
+    "resnet": spec_of(RESNET, micro=16),
+    "resnet, small": spec_of(RESNET, micro=2, optimizer="SGD"),
+}
+
+
+# What a convolution's and a batch norm's CPU kernels use inside is no tensor, and on another device is something else.
+CLOSE_TO_ALLOCATOR = {"resnet": 0.08, "resnet, small": 0.08}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_predicted_peak_is_that_of_the_same_updates_on_real_tensors(name: str) -> None:
+    spec = SPECS[name]
+    found = predict_memory(spec, load_task(spec.task.name, spec.task.options))
+    assert found.peak_bytes == pytest.approx(counted(spec), rel=CLOSE)
+    assert found.peak_bytes == pytest.approx(allocated(spec), rel=CLOSE_TO_ALLOCATOR.get(name, CLOSE))
+    parts = [found.parameters, found.gradients, found.optimizer, *found.activations.values(), found.rest]
+    assert sum(parts) == found.peak_bytes
+    assert min(parts) >= 0
+
+
+def test_the_parts_are_what_they_are_called() -> None:
+    spec = spec_of(hidden=32)
+    found = predict_memory(spec, load_task(spec.task.name, spec.task.options))
+    weights = 4 * (64 * 32 + 32 + 32 * 10 + 10)
+    assert found.parameters == weights
+    assert weights <= found.gradients <= weights + 4 * 64
+    assert 2 * weights <= found.optimizer <= 2 * weights + 64
+    sgd = predict_memory(spec_of(hidden=32, optimizer="SGD"), load_task("digits", {"hidden": 32}))
+    assert sgd.optimizer == 0
+    twice = predict_memory(spec_of(hidden=32, accumulation=2), load_task("digits", {"hidden": 32}))
+    assert found.gradients < twice.gradients <= 2 * found.gradients  # the noise probe's second buffer
+    assert found.layers["0"] == "Linear"
+
+
+def test_memory_is_flat_as_accumulation_grows() -> None:
+    found = [predict_memory(spec_of("bytes", micro=4, accumulation=a), load_task("bytes", {})) for a in (2, 4, 8)]
+    assert len({one.peak_bytes for one in found}) == 1
+
+
+def test_the_layer_that_grows_worst_is_named() -> None:
+    small, large = (predict_memory(spec_of(RESNET, micro=m), load_task(RESNET, {})) for m in (4, 12))
+    growth = layer_growth(small, large)
+    assert next(iter(growth)).startswith(("0.", "1"))  # full resolution
+    assert list(growth.values()) == sorted(growth.values(), reverse=True)
+    total = sum(large.activations.values()) - sum(small.activations.values())
+    assert sum(growth.values()) * 8 == pytest.approx(total)
+    with pytest.raises(ValueError, match="give the smaller first"):
+        layer_growth(large, small)
+
+
+def test_the_longest_samples_are_predicted() -> None:
+    name = "memory_tasks:Words"
+    found = predict_memory(spec_of(name, micro=64), load_task(name, {}))
+    logits = 64 * 50 * 100 * 4
+    assert logits <= found.peak_bytes - found.parameters - found.gradients - found.optimizer
+    assert found.evaluation_bytes >= 2 * 50 * 100 * 4
+
+
+def test_sizes_that_depend_on_values_are_not_predicted() -> None:
+    name = "memory_tasks:Words"
+    with pytest.raises(NotTraceable, match="the step cannot be traced: forward: DynamicOutputShape"):
+        predict_memory(spec_of(name, masked=True), load_task(name, {"masked": True}))
+
+
+def test_a_prediction_leaves_the_tasks_data_as_it_was() -> None:
+    task = load_task("digits", {})
+    before = task.train_data().fetch([0, 1], None)[0].sum().item()
+    predict_memory(spec_of(), task)
+    again = load_task("digits", {}).train_data().fetch([0, 1], None)[0].sum().item()
+    assert before == again
