@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from orchestrator.training.activation_checkpointing import checkpoint_activations
 from orchestrator.training.task import Task, TaskConfig
 
 SIDE = 32
@@ -21,7 +22,9 @@ class Residual(nn.Module):
         self.first_norm = nn.BatchNorm2d(outputs)
         self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.second_norm = nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride > 1 else nn.Identity()
+        self.shortcut = (
+            nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride > 1 or inputs != outputs else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.relu(self.first_norm(self.first(x)))
@@ -57,6 +60,28 @@ class SmallResNet(Task):
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int]:
         pixels, label = batch
         return F.cross_entropy(model(pixels), label, reduction="sum"), len(label)
+
+
+class Saved(Task):
+    """Another task with the activations of some module classes checkpointed."""
+
+    def __init__(self, task: Task, classes: tuple[str, ...]) -> None:
+        self.config, self.metric_modes = task.config, task.metric_modes  # type: ignore[misc]
+        self._task, self._classes = task, classes
+
+    def model(self) -> nn.Module:
+        model = self._task.model()
+        checkpoint_activations(model, self._classes)
+        return model
+
+    def train_data(self) -> Any:
+        return self._task.train_data()
+
+    def val_data(self) -> Any:
+        return self._task.val_data()
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        return self._task.loss(model, batch)
 
 
 class WordsConfig(TaskConfig):

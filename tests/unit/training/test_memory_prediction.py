@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from memory_tasks import Saved
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -139,6 +140,24 @@ def test_the_predicted_peak_is_that_of_the_same_updates_on_real_tensors(name: st
     parts = [found.parameters, found.gradients, found.optimizer, *found.activations.values(), found.rest]
     assert sum(parts) == found.peak_bytes
     assert min(parts) >= 0
+
+
+SAVED = {
+    "digits": (spec_of(micro=700, hidden=256, depth=3), ("ReLU",)),
+    "bytes": (spec_of("bytes", micro=8, layers=4), ("_Block",)),
+    "bytes, bf16": (spec_of("bytes", micro=8, layers=4, precision="bf16"), ("_Block",)),
+    "resnet": (spec_of(RESNET, micro=16), ("Residual",)),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_with_activation_checkpointing_too(name: str) -> None:
+    spec, classes = SAVED[name]
+    task = load_task(spec.task.name, spec.task.options)
+    found = predict_memory(spec, task, checkpointed=classes)
+    assert found.peak_bytes == pytest.approx(counted(spec, classes=classes), rel=CLOSE)
+    if name != "digits":
+        assert found.peak_bytes < 0.8 * predict_memory(spec, task).peak_bytes
 
 
 def test_the_parts_are_what_they_are_called() -> None:
