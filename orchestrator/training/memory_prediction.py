@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -14,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from orchestrator.config.trial import LoaderSpec, TrialSpec
 from orchestrator.theory.batch_plan import BatchPlan
+from orchestrator.theory.memory_use import MemoryUse
 from orchestrator.training.activation_checkpointing import checkpoint_activations
 from orchestrator.training.flat import FlatReducer
 from orchestrator.training.optimizer import step
@@ -37,34 +37,7 @@ class NotTraceable(ValueError):
     """The step needs tensors' values to know their sizes, or failed; the message says which."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryPrediction:
-    """Bytes at the peak of an update, and of an evaluation.
-
-    Attributes:
-        plan: how the update was split.
-        peak_bytes: the most that is held at once during updates.
-        parameters: of these, parameters and buffers.
-        gradients: the reducer's buffer, or two where the noise probe measures micro batches.
-        optimizer: the optimizer's state.
-        activations: made in forward passes, by the innermost module that made them; "" outside of all modules.
-        rest: everything else: the batch, gradients of activations, temporaries.
-        evaluation_bytes: the peak of an evaluation, all else still held.
-        layers: class name by module.
-    """
-
-    plan: BatchPlan
-    peak_bytes: int
-    parameters: int
-    gradients: int
-    optimizer: int
-    activations: dict[str, int]
-    rest: int
-    evaluation_bytes: int
-    layers: dict[str, str] = field(repr=False)
-
-
-def predict_memory(spec: TrialSpec, task: Task, *, checkpointed: Iterable[str] = ()) -> MemoryPrediction:
+def predict_memory(spec: TrialSpec, task: Task, *, checkpointed: Iterable[str] = ()) -> MemoryUse:
     """Predict the peak of `spec`'s updates on one worker.
 
     The model, which is built in this process's memory once, and all that its step makes are given shapes only. What
@@ -97,21 +70,7 @@ def predict_memory(spec: TrialSpec, task: Task, *, checkpointed: Iterable[str] =
             return _traced(_short(spec), traced, ledger, layers)
 
 
-def layer_growth(small: MemoryPrediction, large: MemoryPrediction) -> dict[str, float]:
-    """Bytes of activations that one more sample of a micro batch adds, by module, the fastest growing first.
-
-    Raises:
-        ValueError: for predictions of the same micro batch.
-    """
-    more = large.plan.micro_batch - small.plan.micro_batch
-    if more <= 0:
-        raise ValueError(f"micro batches {small.plan.micro_batch} and {large.plan.micro_batch}: give the smaller first")
-    names = {*small.activations, *large.activations}
-    found = {n: (large.activations.get(n, 0) - small.activations.get(n, 0)) / more for n in names}
-    return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
-def _traced(spec: TrialSpec, task: TracedTask, ledger: Ledger, layers: dict[str, str]) -> MemoryPrediction:
+def _traced(spec: TrialSpec, task: TracedTask, ledger: Ledger, layers: dict[str, str]) -> MemoryUse:
     group = OneOf(spec.plan.world_size)
     parts = _whole(prepare(spec, task, group))
     ledger.file(_tensors(parts.model), "parameters")
@@ -137,7 +96,7 @@ def _traced(spec: TrialSpec, task: TracedTask, ledger: Ledger, layers: dict[str,
 
 def _prediction(
     plan: BatchPlan, peak: int, at_peak: dict[tuple[str, str], int], evaluation: int, layers: dict[str, str]
-) -> MemoryPrediction:
+) -> MemoryUse:
     known: Counter[str] = Counter()
     activations: Counter[str] = Counter()
     for (label, module), size in at_peak.items():
@@ -146,7 +105,7 @@ def _prediction(
         else:
             known[label] += size
     named = [known[label] for label in ("parameters", "gradients", "optimizer")]
-    return MemoryPrediction(
+    return MemoryUse(
         plan=plan,
         peak_bytes=peak,
         parameters=named[0],

@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves
 from orchestrator.config.load import spec_from_dict
 from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.trial import TrialSpec
+from orchestrator.theory.memory_use import layer_growth, remedies
 from orchestrator.training.group import Solo
-from orchestrator.training.memory_prediction import NotTraceable, layer_growth, predict_memory
+from orchestrator.training.memory_prediction import NotTraceable, predict_memory
 from orchestrator.training.optimizer import step
 from orchestrator.training.parts import Parts
 from orchestrator.training.registry import load_task
@@ -188,6 +189,25 @@ def test_the_layer_that_grows_worst_is_named() -> None:
     assert sum(growth.values()) * 8 == pytest.approx(total)
     with pytest.raises(ValueError, match="give the smaller first"):
         layer_growth(large, small)
+
+
+def test_remedies_free_about_what_they_say() -> None:
+    options = {"micro": 16, "accumulation": 2, "layers": 4}
+    spec, task = spec_of("bytes", **options), load_task("bytes", {"layers": 4})
+    now = predict_memory(spec, task)
+    said = {
+        remedy.what: remedy.frees_bytes for remedy in remedies(now, eval_batch=256, precision="fp32", noise_probe=True)
+    }
+    true = {
+        "micro batch 8 with accumulation 4": predict_memory(spec_of("bytes", micro=8, accumulation=4, layers=4), task),
+        "activation checkpointing of the 4 modules of class _Block": predict_memory(
+            spec, task, checkpointed=["_Block"]
+        ),
+        "bf16 autocast": predict_memory(spec_of("bytes", precision="bf16", **options), task),
+        "no noise probe, which keeps a second gradient": predict_memory(spec_of("bytes", probe=False, **options), task),
+    }
+    for what, then in true.items():
+        assert said[what] == pytest.approx(now.peak_bytes - then.peak_bytes, rel=0.3), what
 
 
 def test_the_longest_samples_are_predicted() -> None:
