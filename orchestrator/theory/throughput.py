@@ -111,6 +111,22 @@ class StepTimeModel:
         batch = geometry.global_batch
         return Estimate(value=batch / found.value, low=batch / found.high, high=batch / found.low)
 
+    def speedup(self, before: Geometry, after: Geometry) -> Estimate:
+        """Factor on samples a second from one geometry to another, with the interval of the model alone.
+
+        What the timings of both have in common cancels out, and the scatter of single timings is not in it.
+        """
+        if self.why_not(before) or self.why_not(after):
+            return Estimate()
+        layout, values = Layout.of([before, after]), np.array([self.parameters[name] for name in NAMES])
+        first, second = step_seconds(values, layout)
+        pulls = _sensitivity(values, self.free, layout)
+        apart = pulls[0] - pulls[1]
+        quantile = _quantile(self.confidence, self.timings - len(self.free))
+        half = quantile * math.sqrt(max(0.0, float(apart @ self._covariance @ apart)))
+        value = float(first / second) * after.global_batch / before.global_batch
+        return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half))
+
     def communication_share(self, geometry: Geometry) -> float:
         """What of an update's time the workers' communication adds to their computation, in [0, 1)."""
         values = np.array([self.parameters[name] for name in NAMES])
