@@ -106,6 +106,7 @@ class TrialSpec:
     noise_probe: bool = True
     reducer: Reducer = "flat"
     loader: LoaderSpec = LoaderSpec()
+    checkpoint_activations: str | None = None
 
     @property
     def updates(self) -> int:
@@ -135,9 +136,10 @@ class TrialSpec:
         """The trial's identity: 16 hex digits of the SHA-256 of what decides its trajectory.
 
         How the peak LR was arrived at (rule, base, reference) is left out, so two suggestions that train the same
-        way have the same key. So are credentials in addresses, which may be renewed.
+        way have the same key. So are credentials in addresses, which may be renewed, and what saves memory alone.
         """
         raw = hide(self.to_dict(), ())
+        del raw["checkpoint_activations"]
         raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
         return canonical_hash(raw)[:16]
 

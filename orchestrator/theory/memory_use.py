@@ -141,7 +141,7 @@ def _checkpointed(use: MemoryUse) -> Iterator[Remedy]:
     if best is not None:
         yield Remedy(
             what=f"activation checkpointing of the {best[2]} modules of class {best[1]}",
-            change={},
+            change={"training.checkpoint_activations": best[1]},
             frees_bytes=best[0],
             keeps="the same update; their forward passes run twice",
         )

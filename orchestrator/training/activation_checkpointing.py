@@ -37,7 +37,7 @@ def checkpoint_activations(model: nn.Module, classes: Iterable[str]) -> tuple[st
     for name in sorted(wanted - there):
         near = nearest_names(name, sorted(there))
         remedy = f"did you mean {near[0]}?" if near else f"its modules are {', '.join(sorted(there))}"
-        raise ValueError(f"activation checkpointing: the model has no module of class {name}; {remedy}")
+        raise ValueError(f"the model has no module of class {name}; {remedy}")
     found: list[str] = []
     for name, module in model.named_modules():
         if type(module).__name__ in wanted and not any(name.startswith(f"{outer}.") or not outer for outer in found):

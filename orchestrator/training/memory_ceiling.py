@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.config.trial import TrialSpec
@@ -53,7 +52,6 @@ def memory_ceiling(
     *,
     cap: int,
     margin: float = MARGIN,
-    checkpointed: Iterable[str] = (),
 ) -> Ceiling:
     """Predict the largest micro batch whose updates leave `margin` of a device free.
 
@@ -66,17 +64,16 @@ def memory_ceiling(
         device_bytes: memory of the device, or what of it is free.
         cap: samples that a worker has.
         margin: share of `device_bytes` left free.
-        checkpointed: as of `predict_memory`.
 
     Raises:
         NotTraceable: as `predict_memory`.
         ValueError: for a margin or size out of range.
     """
-    classes, uses = tuple(checkpointed), dict[int, MemoryUse]()
+    uses: dict[int, MemoryUse] = {}
 
     def peak(micro: int) -> float:
         if micro not in uses:
-            uses[micro] = predict_memory(with_micro_batch(spec, micro), task, checkpointed=classes)
+            uses[micro] = predict_memory(with_micro_batch(spec, micro), task)
         return float(uses[micro].peak_bytes)
 
     def fitted() -> MemoryModel:

@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from orchestrator.config.trial import LoaderSpec, TrialSpec
 from orchestrator.theory.batch_plan import BatchPlan
 from orchestrator.theory.memory_use import MemoryUse
-from orchestrator.training.activation_checkpointing import checkpoint_activations
 from orchestrator.training.flat import FlatReducer
 from orchestrator.training.optimizer import step
 from orchestrator.training.parts import Parts
@@ -37,7 +36,7 @@ class NotTraceable(ValueError):
     """The step needs tensors' values to know their sizes, or failed; the message says which."""
 
 
-def predict_memory(spec: TrialSpec, task: Task, *, checkpointed: Iterable[str] = ()) -> MemoryUse:
+def predict_memory(spec: TrialSpec, task: Task) -> MemoryUse:
     """Predict the peak of `spec`'s updates on one worker.
 
     The model, which is built in this process's memory once, and all that its step makes are given shapes only. What
@@ -48,17 +47,14 @@ def predict_memory(spec: TrialSpec, task: Task, *, checkpointed: Iterable[str] =
     Args:
         spec: its `plan` is predicted, its budget and learning rate are not looked at.
         task: read for the shapes of its largest samples.
-        checkpointed: classes of modules whose activations are checkpointed (`checkpoint_activations`).
 
     Raises:
-        ValueError: for a class that no module has.
         NotTraceable: where sizes depend on values, or the step raises.
     """
     ledger = Ledger(number=1)
     with isolated(torch.device("cpu")):
         fake = FakeTensorMode()
         model = _without_memory(set_dtype(task.model(), spec.precision), fake)
-        checkpoint_activations(model, checkpointed)
         layers = {name: type(module).__name__ for name, module in model.named_modules()}
 
         def tell(what: str) -> None:

@@ -29,7 +29,7 @@ def trajectory(spec: TrialSpec) -> str:
     raw = spec.to_dict()
     raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
     raw["plan"] = spec.plan.global_batch
-    del raw["reducer"], raw["loader"]
+    del raw["reducer"], raw["loader"], raw["checkpoint_activations"]
     return canonical_hash(raw)[:16]
 
 

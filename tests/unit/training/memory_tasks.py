@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from orchestrator.training.activation_checkpointing import checkpoint_activations
 from orchestrator.training.task import Task, TaskConfig
 
 SIDE = 32
@@ -60,28 +59,6 @@ class SmallResNet(Task):
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int]:
         pixels, label = batch
         return F.cross_entropy(model(pixels), label, reduction="sum"), len(label)
-
-
-class Saved(Task):
-    """Another task with the activations of some module classes checkpointed."""
-
-    def __init__(self, task: Task, classes: tuple[str, ...]) -> None:
-        self.config, self.metric_modes = task.config, task.metric_modes  # type: ignore[misc]
-        self._task, self._classes = task, classes
-
-    def model(self) -> nn.Module:
-        model = self._task.model()
-        checkpoint_activations(model, self._classes)
-        return model
-
-    def train_data(self) -> Any:
-        return self._task.train_data()
-
-    def val_data(self) -> Any:
-        return self._task.val_data()
-
-    def loss(self, model: nn.Module, batch: Any) -> Any:
-        return self._task.loss(model, batch)
 
 
 class WordsConfig(TaskConfig):

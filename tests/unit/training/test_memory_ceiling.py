@@ -13,17 +13,17 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize(
-    ("task", "device_bytes", "classes"),
-    [("digits", 4 * MIB, ()), ("bytes", 32 * MIB, ()), (RESNET, 64 * MIB, ()), (RESNET, 64 * MIB, ("Residual",))],
+    ("task", "device_bytes", "saved"),
+    [("digits", 4 * MIB, None), ("bytes", 32 * MIB, None), (RESNET, 64 * MIB, None), (RESNET, 64 * MIB, "Residual")],
 )
-def test_the_answer_fits_and_one_more_does_not(task: str, device_bytes: int, classes: tuple[str, ...]) -> None:
-    spec, loaded = spec_of(task, micro=1), load_task(task, {})
-    found = memory_ceiling(spec, loaded, device_bytes, cap=100_000, checkpointed=classes)
+def test_the_answer_fits_and_one_more_does_not(task: str, device_bytes: int, saved: str | None) -> None:
+    spec, loaded = spec_of(task, micro=1, saved=saved), load_task(task, {})
+    found = memory_ceiling(spec, loaded, device_bytes, cap=100_000)
     room = 0.85 * device_bytes
     assert found.micro_batch > 1
     assert not found.capped
-    assert predict_memory(with_micro_batch(spec, found.micro_batch), loaded, checkpointed=classes).peak_bytes <= room
-    more = predict_memory(with_micro_batch(spec, found.micro_batch + 1), loaded, checkpointed=classes)
+    assert predict_memory(with_micro_batch(spec, found.micro_batch), loaded).peak_bytes <= room
+    more = predict_memory(with_micro_batch(spec, found.micro_batch + 1), loaded)
     assert more.peak_bytes > room
     assert found.model.worst_error < 0.1
     assert len(found.uses) <= 12

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from memory_tasks import Saved
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -36,13 +36,14 @@ def spec_of(
     optimizer: str = "AdamW",
     precision: str = "fp32",
     probe: bool = True,
+    saved: str | None = None,
     **options: Any,
 ) -> TrialSpec:
     raw = {
         "task": {"name": task, **options},
         "batch": {"global": micro * accumulation, "micro": micro, "accumulation": accumulation},
         "optimizer": {"name": optimizer},
-        "training": {"precision": precision, "noise_probe": probe},
+        "training": {"precision": precision, "noise_probe": probe, "checkpoint_activations": saved},
         "budget": {"samples": 100_000, "eval_every": 100_000},
         "lr": {"base": 1e-3},
         "cluster": {"workers": 1},
@@ -50,10 +51,10 @@ def spec_of(
     return resolve_trial(spec_from_dict(raw), {})
 
 
-def run(spec: TrialSpec, updates: int = 3, *, classes: tuple[str, ...] = ()) -> None:
+def run(spec: TrialSpec, updates: int = 3) -> None:
     """The same updates on real tensors."""
     task, group = load_task(spec.task.name, spec.task.options), Solo()
-    parts = prepare(spec, Saved(task, classes) if classes else task, group)
+    parts = prepare(spec, task, group)
     assert isinstance(parts, Parts)
     for update in range(updates):
         seen = update * spec.plan.global_batch
@@ -71,11 +72,11 @@ def ready(spec: TrialSpec) -> None:
     gc.collect()
 
 
-def allocated(spec: TrialSpec, **options: Any) -> int:
+def allocated(spec: TrialSpec) -> int:
     """The most that torch's CPU allocator had given out at once, from the model's making on."""
     ready(spec)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run(spec, **options)
+        run(spec)
     assert profiler.profiler is not None
     results: Any = profiler.profiler.kineto_results
     events = sorted((e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]")
@@ -103,11 +104,11 @@ class Count(TorchDispatchMode):
         return result
 
 
-def counted(spec: TrialSpec, **options: Any) -> int:
+def counted(spec: TrialSpec) -> int:
     """The peak by `Count`."""
     ready(spec)
     with Count() as count:
-        run(spec, **options)
+        run(spec)
     return count.most
 
 
@@ -144,21 +145,21 @@ def test_the_predicted_peak_is_that_of_the_same_updates_on_real_tensors(name: st
 
 
 SAVED = {
-    "digits": (spec_of(micro=700, hidden=256, depth=3), ("ReLU",)),
-    "bytes": (spec_of("bytes", micro=8, layers=4), ("_Block",)),
-    "bytes, bf16": (spec_of("bytes", micro=8, layers=4, precision="bf16"), ("_Block",)),
-    "resnet": (spec_of(RESNET, micro=16), ("Residual",)),
+    "digits": spec_of(micro=700, hidden=256, depth=3, saved="ReLU"),
+    "bytes": spec_of("bytes", micro=8, layers=4, saved="_Block"),
+    "bytes, bf16": spec_of("bytes", micro=8, layers=4, precision="bf16", saved="_Block"),
+    "resnet": spec_of(RESNET, micro=16, saved="Residual"),
 }
 
 
 @pytest.mark.parametrize("name", SAVED)
 def test_with_activation_checkpointing_too(name: str) -> None:
-    spec, classes = SAVED[name]
+    spec = SAVED[name]
     task = load_task(spec.task.name, spec.task.options)
-    found = predict_memory(spec, task, checkpointed=classes)
-    assert found.peak_bytes == pytest.approx(counted(spec, classes=classes), rel=CLOSE)
+    found = predict_memory(spec, task)
+    assert found.peak_bytes == pytest.approx(counted(spec), rel=CLOSE)
     if name != "digits":
-        assert found.peak_bytes < 0.8 * predict_memory(spec, task).peak_bytes
+        assert found.peak_bytes < 0.8 * predict_memory(replace(spec, checkpoint_activations=None), task).peak_bytes
 
 
 def test_the_parts_are_what_they_are_called() -> None:
@@ -201,7 +202,7 @@ def test_remedies_free_about_what_they_say() -> None:
     true = {
         "micro batch 8 with accumulation 4": predict_memory(spec_of("bytes", micro=8, accumulation=4, layers=4), task),
         "activation checkpointing of the 4 modules of class _Block": predict_memory(
-            spec, task, checkpointed=["_Block"]
+            spec_of("bytes", saved="_Block", **options), task
         ),
         "bf16 autocast": predict_memory(spec_of("bytes", precision="bf16", **options), task),
         "no noise probe, which keeps a second gradient": predict_memory(spec_of("bytes", probe=False, **options), task),
