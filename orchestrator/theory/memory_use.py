@@ -58,7 +58,7 @@ class Remedy:
 
     Attributes:
         what: in words.
-        change: the spec's keys to set; empty where it is no key.
+        change: the spec's keys to set.
         frees_bytes: off the larger of both peaks, at most.
         keeps: what stays as it was, and what it costs.
     """
@@ -107,7 +107,7 @@ def _smaller(use: MemoryUse, eval_batch: int, noise_probe: bool) -> Iterator[Rem
         grows = use.evaluation_bytes - use.parameters - use.gradients - use.optimizer
         yield Remedy(
             what=f"an evaluation batch of {eval_batch // 2}: evaluation holds more than updates do",
-            change={"eval_batch": eval_batch // 2},
+            change={"evaluation.batch": eval_batch // 2},
             frees_bytes=min(grows // 2, use.evaluation_bytes - use.peak_bytes),
             keeps="the same numbers; evaluation takes more passes",
         )

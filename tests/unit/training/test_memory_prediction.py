@@ -199,6 +199,13 @@ def test_remedies_free_about_what_they_say() -> None:
     said = {
         remedy.what: remedy.frees_bytes for remedy in remedies(now, eval_batch=256, precision="fp32", noise_probe=True)
     }
+    for remedy in remedies(now, eval_batch=256, precision="fp32", noise_probe=True):
+        raw = spec_from_dict({"task": {"name": "bytes"}}).to_dict()
+        for key, value in remedy.change.items():
+            section, _, name = key.partition(".")
+            assert name in raw[section]
+            raw[section][name] = value
+        assert spec_from_dict(raw)
     true = {
         "micro batch 8 with accumulation 4": predict_memory(spec_of("bytes", micro=8, accumulation=4, layers=4), task),
         "activation checkpointing of the 4 modules of class _Block": predict_memory(
