@@ -30,6 +30,28 @@ class Doubling:
     answer: str
 
 
+def samples_growth(before: int, after: int, critical: Estimate) -> Estimate:
+    """Factor on samples to the target from one global batch to a larger one, with its interval.
+
+    (Bcrit + after) / (Bcrit + before): 1 far below the critical batch and after / before far above it. Ends of the
+    critical batch that are None are open.
+
+    >>> samples_growth(100, 200, Estimate(value=300.0, low=200.0))
+    Estimate(value=1.25, low=1.0, high=1.3333333333333333)
+    """
+    if not 0 < before < after:
+        raise ValueError(f"before = {before!r}, after = {after!r}: the second batch must be the larger")
+
+    def factor(batch: float) -> float:
+        return (batch + after) / (batch + before)
+
+    return Estimate(
+        value=None if critical.value is None else factor(critical.value),
+        low=1.0 if critical.high is None else factor(critical.high),
+        high=after / before if critical.low is None else factor(critical.low),
+    )
+
+
 def should_double(global_batch: int, critical_batch: Estimate, throughput: Estimate, lr_exponent: Estimate) -> Doubling:
     r"""Whether twice the global batch reaches the target sooner on the same devices.
 
@@ -52,7 +74,7 @@ def should_double(global_batch: int, critical_batch: Estimate, throughput: Estim
     22 % less time (19 to 25 % less). Multiply the peak learning rate by 1.41
     """
     whole("global_batch", global_batch)
-    samples = _growth(global_batch, critical_batch)
+    samples = samples_growth(global_batch, 2 * global_batch, critical_batch)
     time = quotient(samples, throughput)
     rate = Estimate(**{name: None if e is None else 2.0**e for name, e in _ends(lr_exponent)})
     if time.value is None or samples.value is None or throughput.value is None:
@@ -69,19 +91,6 @@ def should_double(global_batch: int, critical_batch: Estimate, throughput: Estim
             answer += f". Multiply the peak learning rate by {rate.value:.3g}"
     return Doubling(
         throughput=throughput, samples=samples, time=time, verdict=verdict, learning_rate=rate, answer=answer
-    )
-
-
-def _growth(batch: int, critical: Estimate) -> Estimate:
-    """Factor on the samples: 1 far below the critical batch, 2 far above, falling in it."""
-
-    def factor(critical_batch: float) -> float:
-        return (critical_batch + 2.0 * batch) / (critical_batch + batch)
-
-    return Estimate(
-        value=None if critical.value is None else factor(critical.value),
-        low=1.0 if critical.high is None else factor(critical.high),
-        high=2.0 if critical.low is None else factor(critical.low),
     )
 
 
