@@ -127,6 +127,13 @@ class StepTimeModel:
         value = float(first / second) * after.global_batch / before.global_batch
         return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half))
 
+    def overhead_share(self, geometry: Geometry) -> float:
+        """What of an update's time passes and the update itself cost however few samples they hold, in [0, 1]."""
+        values = dict(self.parameters)
+        fixed = geometry.accumulation * values["pass_s"] + values["update_s"]
+        layout = Layout.of([geometry])
+        return fixed / float(step_seconds(np.array([values[name] for name in NAMES]), layout)[0])
+
     def communication_share(self, geometry: Geometry) -> float:
         """What of an update's time the workers' communication adds to their computation, in [0, 1)."""
         values = np.array([self.parameters[name] for name in NAMES])

@@ -18,12 +18,13 @@ from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.trial import TrialSpec
 from orchestrator.theory.memory_use import layer_growth, remedies
 from orchestrator.training.group import Solo
-from orchestrator.training.memory_prediction import NotTraceable, predict_memory
+from orchestrator.training.memory_prediction import predict_memory
 from orchestrator.training.optimizer import step
 from orchestrator.training.parts import Parts
 from orchestrator.training.registry import load_task
 from orchestrator.training.setup import prepare
 from orchestrator.training.step import accumulate
+from orchestrator.training.traced_step import NotTraceable
 
 CLOSE = 0.03
 
