@@ -14,7 +14,7 @@ _REMEDY: dict[str, str] = {
     "communication": "raise the micro batch or the accumulation, so that an update is summed less often",
     "launch overhead": "raise the micro batch: a pass costs about as much with more samples in it",
     "compute": "a larger micro batch gains little; lower precision would",
-    "memory bandwidth": "a larger micro batch gains only while weights are most of what is moved; fused operations would",
+    "memory bandwidth": "a larger micro batch gains only while weights are most of what is moved; fusing would",
     "work": "measure the device's arithmetic and memory speed to tell computing from moving bytes",
 }
 
