@@ -25,6 +25,8 @@ _LEAST = 1e-9
 _KNEE = 0.05
 """Log residuals beyond this pull on the fit in proportion, not squared (soft L1)."""
 _TOO_SMALL = 1e-12
+_STEP = 1e-6
+"""Of a derivative, as a share of what a parameter is measured in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class StepTimeModel:
     sd_log: float
     median_error: float
     confidence: float
+    _units: Array
     _scatter: float
     _covariance: Array
     _most_workers: tuple[int, int]
@@ -99,7 +102,7 @@ class StepTimeModel:
     def _log_seconds(self, geometry: Geometry) -> tuple[float, float]:
         """Log of the seconds, and half the width of its interval."""
         layout, values = Layout.of([geometry]), np.array([self.parameters[name] for name in NAMES])
-        pull = _sensitivity(values, self.free, layout)[0]
+        pull = _sensitivity(values, self.free, layout, self._units)[0]
         unsure = _quantile(self.confidence, self.timings - len(self.free)) ** 2 * float(pull @ self._covariance @ pull)
         return math.log(float(step_seconds(values, layout)[0])), math.sqrt(self._scatter**2 + unsure)
 
@@ -120,7 +123,7 @@ class StepTimeModel:
             return Estimate()
         layout, values = Layout.of([before, after]), np.array([self.parameters[name] for name in NAMES])
         first, second = step_seconds(values, layout)
-        pulls = _sensitivity(values, self.free, layout)
+        pulls = _sensitivity(values, self.free, layout, self._units)
         apart = pulls[0] - pulls[1]
         quantile = _quantile(self.confidence, self.timings - len(self.free))
         half = quantile * math.sqrt(max(0.0, float(apart @ self._covariance @ apart)))
@@ -136,10 +139,10 @@ class StepTimeModel:
 
     def communication_share(self, geometry: Geometry) -> float:
         """What of an update's time the workers' communication adds to their computation, in [0, 1)."""
+        layout, sync = Layout.of([geometry]), ("local_s", "local_worker_s", "across_s", "across_worker_s")
         values = np.array([self.parameters[name] for name in NAMES])
-        alone = Geometry(micro_batch=geometry.micro_batch, accumulation=geometry.accumulation)
-        with_it, without = step_seconds(values, Layout.of([geometry, alone]))
-        return float(1.0 - without / with_it)
+        silent = np.array([0.0 if name in sync else self.parameters[name] for name in NAMES])
+        return float(1.0 - step_seconds(silent, layout)[0] / step_seconds(values, layout)[0])
 
 
 def fit_step_time(timings: Sequence[Timing], *, confidence: float = 0.95) -> StepTimeModel:
@@ -179,11 +182,13 @@ def fit_step_time(timings: Sequence[Timing], *, confidence: float = 0.95) -> Ste
             f"{len(timings)} timings for {len(free)} unknowns ({', '.join(free)}): time at least {len(free) + 1}"
         )
     log_s = np.log([timing.step_s for timing in timings])
-    values = _best(log_s, layout, free)
+    typical = math.exp(float(np.median(log_s)))
+    units = np.array([typical / layout.typical(name) if name.endswith("_s") else 1.0 for name in NAMES])
+    values = _best(log_s, layout, free, units)
     residual = np.log(step_seconds(values, layout)) - log_s
     spare = len(timings) - len(free)
     sd_log = max(math.sqrt(float(residual @ residual) / spare), _TOO_SMALL)
-    pull = _sensitivity(values, free, layout)
+    pull = _sensitivity(values, free, layout, units)
     return StepTimeModel(
         parameters=dict(zip(NAMES, values.tolist(), strict=True)),
         free=free,
@@ -191,6 +196,7 @@ def fit_step_time(timings: Sequence[Timing], *, confidence: float = 0.95) -> Ste
         sd_log=sd_log,
         median_error=float(np.median(np.abs(np.expm1(residual)))),
         confidence=confidence,
+        _units=units,
         _scatter=_scatter(residual, sd_log, spare, confidence),
         _covariance=np.asarray(
             sd_log**2 * np.linalg.pinv(pull.T @ pull, rcond=1e-10, hermitian=True), dtype=np.float64
@@ -200,11 +206,9 @@ def fit_step_time(timings: Sequence[Timing], *, confidence: float = 0.95) -> Ste
     )
 
 
-def _best(log_s: Array, layout: Layout, free: tuple[str, ...]) -> Array:
+def _best(log_s: Array, layout: Layout, free: tuple[str, ...], units: Array) -> Array:
     """The parameters with the least soft L1 loss, in the order of `step_time.NAMES`."""
     at = [NAMES.index(name) for name in free]
-    typical = math.exp(float(np.median(log_s)))
-    unit = np.array([typical / layout.typical(name) for name in NAMES])
     found = None
     for overlap in _STARTS if "overlap" in free else _STARTS[:1]:
         start = np.array([overlap - 1.0 if name == "overlap" else 0.3 for name in free])
@@ -212,7 +216,7 @@ def _best(log_s: Array, layout: Layout, free: tuple[str, ...]) -> Array:
         def values(x: Array) -> Array:
             full = np.zeros(len(NAMES))
             full[NAMES.index("overlap")] = 1.0
-            full[at] = np.exp(x) * np.array([1.0 if name == "overlap" else unit[NAMES.index(name)] for name in free])
+            full[at] = np.exp(x) * units[at]
             if "overlap" in free:
                 full[NAMES.index("overlap")] += 1.0
             return full
@@ -235,16 +239,14 @@ def _best(log_s: Array, layout: Layout, free: tuple[str, ...]) -> Array:
     return result
 
 
-def _sensitivity(values: Array, free: tuple[str, ...], layout: Layout) -> Array:
-    """Derivative of ln(seconds) by each free parameter in units of its typical size; ``[n, free]``."""
+def _sensitivity(values: Array, free: tuple[str, ...], layout: Layout, units: Array) -> Array:
+    """Derivative of ln(seconds) by each free parameter, in `units` of it; ``[n, free]``."""
     base = step_seconds(values, layout)
     columns = []
     for name in free:
-        i = NAMES.index(name)
-        size = values[i] if name == "overlap" else float(np.median(base)) / layout.typical(name)
         step = np.zeros_like(values)
-        step[i] = 1e-6 * size
-        columns.append(np.log(step_seconds(values + step, layout) / base) / 1e-6)
+        step[NAMES.index(name)] = _STEP * units[NAMES.index(name)]
+        columns.append(np.log(step_seconds(values + step, layout) / base) / _STEP)
     return np.stack(columns, axis=1)
 
 

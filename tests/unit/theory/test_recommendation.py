@@ -33,7 +33,7 @@ GEOMETRIES = [
 
 
 def timed(noise: float = 0.0) -> StepTimeModel:
-    values = np.array([0.002, 0.0001, 0.001, 0.004, 0.0005, 0.0, 0.0, 1.5])
+    values = np.array([0.002, 0.0001, 0.001, 0.004, 0.0005, 0.0, 0.0, 0.0, 1.5])
     seconds = step_seconds(values, Layout.of(GEOMETRIES))
     seconds = seconds * np.exp(noise * np.random.default_rng(1).standard_normal(len(seconds)))
     return fit_step_time([Timing(geometry=g, step_s=float(s)) for g, s in zip(GEOMETRIES, seconds, strict=True)])

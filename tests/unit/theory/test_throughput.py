@@ -70,14 +70,23 @@ def test_thirty_percent_of_the_published_step_times_tell_the_rest(workload: str,
 
 
 def test_exact_timings_give_the_planted_parameters_back() -> None:
-    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.2, 0.01, 1.7]
+    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.2, 0.01, 0.0, 1.7]
     model = fit_step_time(planted(truth, grid(nodes=(1, 2))))
     assert model.free == NAMES
-    assert [model.parameters[name] for name in NAMES] == pytest.approx(truth, rel=1e-3)
+    assert [model.parameters[name] for name in NAMES] == pytest.approx(truth, rel=1e-3, abs=1e-6)
+
+
+def test_workers_that_slow_each_other_are_told_from_communication() -> None:
+    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.0, 0.0, 0.15, 1.7]
+    model = fit_step_time(planted(truth, grid()))
+    assert "crowding" in model.free
+    assert [model.parameters[name] for name in NAMES] == pytest.approx(truth, rel=1e-3, abs=1e-6)
+    single = fit_step_time(planted(truth, [g for g in grid() if g.accumulation == 1]))
+    assert "crowding" not in single.free
 
 
 def test_a_later_timing_lies_in_the_interval_as_often_as_it_says() -> None:
-    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.2, 0.01, 1.7]
+    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.2, 0.01, 0.0, 1.7]
     unseen = Geometry(micro_batch=256, accumulation=2, world_size=6)
     expected = float(step_seconds(np.array(truth), Layout.of([unseen]))[0])
     hits, rounds = 0, 100
@@ -88,8 +97,20 @@ def test_a_later_timing_lies_in_the_interval_as_often_as_it_says() -> None:
     assert 0.90 <= hits / rounds <= 0.99
 
 
+@pytest.mark.parametrize("crowding", [0.0, 0.15])
+def test_a_speedup_lies_in_its_interval_as_often_as_it_says(crowding: float) -> None:
+    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.0, 0.0, crowding, 1.7]
+    before, after = Geometry(micro_batch=16, world_size=2), Geometry(micro_batch=32, world_size=2)
+    first, second = step_seconds(np.array(truth), Layout.of([before, after]))
+    hits, rounds = 0, 100
+    for seed in range(rounds):
+        found = fit_step_time(planted(truth, grid(), noise=0.03, seed=seed)).speedup(before, after)
+        hits += found.low <= 2 * first / second <= found.high
+    assert hits / rounds >= 0.88
+
+
 def test_one_slow_update_does_not_bend_the_model() -> None:
-    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.0, 0.0, 1.7]
+    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.0, 0.0, 0.0, 1.7]
     timings = planted(truth, grid(), noise=0.01)
     timings[5] = Timing(geometry=timings[5].geometry, step_s=20 * timings[5].step_s)
     model = fit_step_time(timings)
@@ -100,7 +121,7 @@ def test_one_slow_update_does_not_bend_the_model() -> None:
 def test_what_was_not_timed_is_not_predicted() -> None:
     one = [Geometry(micro_batch=m) for m in (8, 32, 128, 512)]
     two = [Geometry(micro_batch=m, world_size=2) for m in (8, 32, 128)]
-    truth = [0.02, 0.001, 0.0, 0.03, 0.0, 0.2, 0.0, 1.0]
+    truth = [0.02, 0.001, 0.0, 0.03, 0.0, 0.2, 0.0, 0.0, 1.0]
     model = fit_step_time(planted(truth, one + two))
     assert model.predict(Geometry(micro_batch=64, world_size=2)).value == pytest.approx(0.114, rel=1e-3)
     three = planted(truth, one + [Geometry(micro_batch=m, world_size=3) for m in (8, 32, 128)])
@@ -126,7 +147,7 @@ def test_too_few_timings_are_refused() -> None:
 
 
 def test_communication_is_told_from_computation() -> None:
-    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.0, 0.0, 1.0]
+    truth = [0.02, 0.001, 0.005, 0.03, 0.002, 0.0, 0.0, 0.0, 1.0]
     model = fit_step_time(planted(truth, grid()))
     two = Geometry(micro_batch=45, accumulation=1, world_size=2)
     assert model.communication_share(two) == pytest.approx(0.03 / 0.1, rel=1e-2)
@@ -144,7 +165,7 @@ def test_a_step_is_never_shorter_than_its_longest_part(
     seconds: list[float], overlap: float, micro: int, accumulation: int, workers: int
 ) -> None:
     geometry = Geometry(micro_batch=micro, accumulation=accumulation, world_size=workers)
-    found = float(step_seconds(np.array([*seconds, overlap]), Layout.of([geometry]))[0])
+    found = float(step_seconds(np.array([*seconds, 0.0, overlap]), Layout.of([geometry]))[0])
     gradient = seconds[0] + seconds[1] * micro
     sync = seconds[3] + seconds[4] * (workers - 2) if workers > 1 else 0.0
     assert found >= (accumulation * max(gradient, 0) * (1 - 1e-9))
