@@ -32,7 +32,7 @@ from orchestrator.theory.schedules import count_evaluations
 from orchestrator.tracking.run_dir import RunDir, check_free
 from orchestrator.tracking.uri import check_uri
 from orchestrator.training.optimizer import check_optimizer
-from orchestrator.training.preflight import TaskFacts, check_task, model_size
+from orchestrator.training.preflight import TaskFacts, check_checkpointed, check_task, model_size
 from orchestrator.training.registry import config_of, load_task, module_of, task_class
 
 if TYPE_CHECKING:
@@ -203,6 +203,8 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         validate_optimizer=lambda name, options: check_optimizer(name, dict(options)),
     )
     warnings = check_spec(spec, checked, file=file, set_keys=loaded.set_keys)
+    for name in filter(None, Reach(spec).values("training.checkpoint_activations")):
+        check_checkpointed(task, name)
     metric = spec.objective.metric
     baseline = resolve_trial(spec, _first_values(spec), metric_modes=facts.metric_modes)
     objective = Objective(

@@ -77,6 +77,7 @@ def resolve_trial(
         grad_clip=training.grad_clip,
         noise_probe=training.noise_probe,
         reducer=reducer,
+        checkpoint_activations=training.checkpoint_activations,
         loader=LoaderSpec(
             workers=loader.workers,
             prefetch=loader.prefetch,

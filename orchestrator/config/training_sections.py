@@ -149,6 +149,9 @@ class TrainingSection(Section):
     reducer: Literal["auto", "flat", "ddp"] = "auto"
     """How gradients are averaged; auto means flat on CPU and ddp on GPUs."""
 
+    checkpoint_activations: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
+    """Class of modules, such as _Block, that run forward again in the backward pass to save memory; null saves none."""
+
     loss_scale: LossScaleSection = LossScaleSection()
 
     loader: LoaderSection = LoaderSection()

@@ -130,6 +130,7 @@ class TrialSpec:
     noise_probe: bool = True
     reducer: Reducer = "flat"
     loader: LoaderSpec = LoaderSpec()
+    checkpoint_activations: str | None = None
     start: Start | None = None
     keep_at: tuple[int, ...] = ()
 
@@ -168,7 +169,7 @@ class TrialSpec:
         """The trial's identity: 16 hex digits of the SHA-256 of what decides its trajectory.
 
         How the peak LR was arrived at (rule, base, reference) is left out, so two suggestions that train the same
-        way have the same key. So are credentials in addresses, which may be renewed.
+        way have the same key. So are credentials in addresses, which may be renewed, and what saves memory alone.
         """
         return canonical_hash(hide(self._decisive(), ()))[:16]
 
@@ -184,7 +185,7 @@ class TrialSpec:
     def _decisive(self) -> dict[str, Any]:
         raw = self.to_dict()
         raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
-        del raw["keep_at"]
+        del raw["keep_at"], raw["checkpoint_activations"]
         if not self.eval_growth:  # what trials are known by that are older than these fields stays what it was
             del raw["eval_growth"]
         if self.start is None:

@@ -71,6 +71,7 @@ def params_of(trial_started: Record, sweep_started: Record) -> dict[str, str]:
         "loss_scale/growth_interval": spec.loss_scale.growth_interval,
         "grad_clip": spec.grad_clip,
         "noise_probe": spec.noise_probe,
+        "checkpoint_activations": spec.checkpoint_activations,
         "seed": spec.seed,
         "budget/samples": spec.budget_samples,
         "budget/updates": spec.updates,

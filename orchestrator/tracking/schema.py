@@ -88,6 +88,7 @@ _TRIAL_PARAMS = (
     ("loss_scale/growth_interval!", "updates", "finite updates before the loss scale doubles"),
     ("grad_clip!", "", "largest norm of the mean gradient; `none` is no clipping"),
     ("noise_probe!", "", "whether the noise scale is measured"),
+    ("checkpoint_activations!", "", "class of modules whose forward pass is run again to save memory; `none` for none"),
     ("seed!", "", "seed of model, sample order and augmentation"),
     ("budget/samples!", "samples", "training length"),
     ("budget/updates!", "count", "training length, rounded up"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -52,14 +53,22 @@ class FlatReducer:
         self._host = (
             torch.zeros(len(self._shares), dtype=dtype, pin_memory=True) if device.type == "cuda" else self._shares
         )
-        self._host_view = self._host.numpy()  # writing through numpy costs a tenth of building a tensor
         self._sum = torch.zeros_like(self._grads) if micro_norms else None
         self._context = nullcontext()
         for parameter, offset in zip(parameters, offsets, strict=True):
             parameter.grad = self._grads[offset : offset + parameter.numel()].view_as(parameter)
 
+    @cached_property
+    def _host_view(self) -> Any:
+        """Writing through numpy costs a tenth of building a tensor; made late, for a traced reducer has no memory."""
+        return self._host.numpy()
+
     def settle(self) -> None:
         """Nothing to settle."""
+
+    def buffers(self) -> list[Tensor]:
+        """All that it holds on the device."""
+        return [self._all] if self._sum is None else [self._all, self._sum]
 
     def begin(self, share: Share, scale: float) -> None:
         """Gradients and slots to zero."""

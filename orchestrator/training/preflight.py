@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from orchestrator.errors import OrchestratorError, TaskError
+from orchestrator.errors import ConfigError, OrchestratorError, TaskError
+from orchestrator.training.activation_checkpointing import checkpoint_activations
 from orchestrator.training.registry import describe
 from orchestrator.training.seeding import isolated, seed_everything
 from orchestrator.training.task import Fetchable, Task
@@ -99,6 +100,25 @@ def model_size(task: Task) -> tuple[int, int]:
     Raises:
         TaskError: the model cannot be built, is no module, or has nothing to train.
     """
+    parameters = list(_built(task).parameters())
+    return sum(p.numel() for p in parameters), sum(p.numel() * p.element_size() for p in parameters)
+
+
+def check_checkpointed(task: Task, name: str) -> None:
+    """Refuse to checkpoint the activations of modules that the model does not have.
+
+    Raises:
+        ConfigError: names the class, and the nearest that is there.
+    """
+    try:
+        checkpoint_activations(_built(task), [name])
+    except ValueError as error:
+        rule, _, remedy = str(error).partition("; ")
+        raise ConfigError(rule, key="training.checkpoint_activations", value=name, remedy=remedy) from None
+
+
+def _built(task: Task) -> nn.Module:
+    """The model, without its memory where it allows that, if it can be trained."""
     try:
         with torch.device("meta"):
             model: nn.Module = task.model()
@@ -114,7 +134,7 @@ def model_size(task: Task) -> tuple[int, int]:
         raise _breach(task, "model", "has lazy layers, whose size is not known yet", "give every layer its sizes")
     if not any(p.requires_grad for p in parameters):
         raise _breach(task, "model", "has no parameter that can be trained", "return a model with requires_grad on")
-    return sum(p.numel() for p in parameters), sum(p.numel() * p.element_size() for p in parameters)
+    return model
 
 
 def _metric_modes(task: Task) -> dict[str, Literal["min", "max"]]:

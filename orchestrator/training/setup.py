@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from orchestrator.config.trial import TrialSpec, canonical_hash
 from orchestrator.theory.batch_plan import BatchPlan
+from orchestrator.training.activation_checkpointing import checkpoint_activations
 from orchestrator.training.batches import mover
 from orchestrator.training.ddp import DdpReducer
 from orchestrator.training.evaluate import Evaluator
@@ -94,6 +95,8 @@ def _model(spec: TrialSpec, task: Task, group: Group) -> nn.Module:
         raise ValueError("the model has no parameter that requires a gradient")
     if any(parameter.is_complex() for parameter in model.parameters()):
         raise ValueError("complex parameters are not supported: hold real and imaginary parts in two real ones")
+    if spec.checkpoint_activations:
+        checkpoint_activations(model, [spec.checkpoint_activations])
     return model
 
 

@@ -112,7 +112,10 @@ def _alive(iterator: Any, patience_s: float = 0.0) -> bool:
     if iterator is None:
         return True
     if patience_s:
-        wait([worker.sentinel for worker in iterator._workers], patience_s)
+        ended = wait([worker.sentinel for worker in iterator._workers], patience_s)
+        for worker in iterator._workers:
+            if worker.sentinel in ended:
+                worker.join(patience_s)  # its pipe closes before its last thread has ended, and it counts as alive
     return all(worker.is_alive() for worker in iterator._workers)
 
 

@@ -77,6 +77,11 @@ SETTINGS = [
     (["space.task.dropout=[0.0, 1.0]"], ["--set: space.task.dropout = 1.0: must be below 1"]),
     (["search.reduction=0"], ["search.reduction = 0: must be at least 2"]),
     (["cluster.workers=1000", "batch.global=1000", "space={}"], ["--set: cluster.workers = 1000", "need 1000 CPU"]),
+    (
+        ["training.checkpoint_activations=Lineer"],
+        ["--set: training.checkpoint_activations = 'Lineer': the model has no module of class Lineer", "mean Linear?"],
+    ),
+    (["space.training.checkpoint_activations=[null, Block]"], ["checkpoint_activations = 'Block'", "Linear, ReLU"]),
     (["optimizer.momentum=a"], ["--set: optimizer.momentum = 'a': must be a number"]),
     (["optimizer={name: Adam, amsgrad: 'no'}"], ["optimizer.amsgrad = 'no': must be true or false"]),
     (["optimizer={name: Adam, betas: [0.9]}"], ["optimizer.betas = [0.9]: must be a list of 2 numbers"]),
