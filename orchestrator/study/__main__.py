@@ -13,20 +13,13 @@ import functools
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from orchestrator.command_line import Parser, exit_code_of
 from orchestrator.config.load import OVERRIDE_SOURCE, load_spec, source_of
 from orchestrator.config.short_rules import batches_of
 from orchestrator.config.study_rules import BATCHES
 from orchestrator.errors import RefusedError
-from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out_short, of_run, short_plan, writer
-
-if TYPE_CHECKING:
-    from orchestrator.past import Past
-    from orchestrator.preparation import Prepared
-    from orchestrator.study.protocol import Protocol
-    from orchestrator.tracking.run_dir import RunDir
+from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out, of_run, plan_of, writer
 
 DEFAULT_SPACE = "search_spaces/digits_study.yaml"
 # What a study may be taken on with, beside what never changes what trials compute: how sure it should be.
@@ -68,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
         entry = Entry(
             name="study",
             free=FREE if method == LADDER else (),
-            start=functools.partial(_carry_out, method),
+            start=functools.partial(carry_out, method),
             finish=lambda console, summary, uri: console.finish(summary, uri, writer(method)),
             loaded=lambda loaded: as_spec(method, loaded, file=f"{args.resume}/spec.yaml"),
         )
@@ -84,8 +77,7 @@ def _run(args: argparse.Namespace) -> int:
     out = f"runs/{loaded.spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}" if args.out is None else args.out
     try:
         prepared = prepare(loaded, file=file, out=out)
-        plan = protocol_of(prepared) if method == LADDER else short_plan(method, prepared)
-        plan.check(file)
+        plan_of(method, prepared).check(file)
     except RefusedError as error:
         if error.key == f"space.{BATCHES}" and BATCHES not in written.spec.space:  # where its ladder was written
             error.key = "study.batches"
@@ -103,53 +95,8 @@ def _run(args: argparse.Namespace) -> int:
             return 0
         if session is not None:
             prepared.check_storage(out, session)
-        _carry_out(method, prepared, RunDir(out))
+        carry_out(method, prepared, RunDir(out))
     return 0
-
-
-def _carry_out(
-    method: str, prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, overrides: Sequence[str] = ()
-) -> None:
-    if method == LADDER:
-        study(prepared, run_dir, past=past, overrides=overrides)
-    else:
-        carry_out_short(method, prepared, run_dir, past=past, overrides=overrides)
-
-
-def protocol_of(prepared: Prepared) -> Protocol:
-    """The study that a prepared spec means: what was asked for at its start, but as sure as is asked for now."""
-    from orchestrator.study.protocol import Protocol
-
-    started = prepared.as_started or prepared.spec
-    return Protocol(
-        spec=started.model_copy(update={"study": prepared.spec.study}),
-        metric_modes=prepared.facts.metric_modes,
-        train_samples=prepared.facts.train_samples,
-    )
-
-
-def study(prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, overrides: Sequence[str] = ()) -> None:
-    """Carry a prepared study out into its run directory; arguments and errors are those of `sweep.sweep`."""
-    from orchestrator.study.experiment import StudyExperiment
-    from orchestrator.study.trials import trials_of
-    from orchestrator.tracking.uri import make_folder
-
-    protocol = protocol_of(prepared)
-    make_folder(prepared.tracking_uri)
-    with StudyExperiment(
-        protocol=protocol,
-        **prepared.experiment("study", run_dir, past, overrides),
-    ) as experiment:
-        from orchestrator.study.executor import Executor
-
-        executor = Executor(
-            protocol=protocol,
-            pool=experiment.pool,
-            known=trials_of(past.events) if past else (),
-            note=experiment.note,
-        )
-        experiment.verdict = executor.run()
-        experiment.finish()
 
 
 if __name__ == "__main__":

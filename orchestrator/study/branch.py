@@ -15,16 +15,16 @@ from orchestrator.storage import join
 from orchestrator.study.branch_outcome import branches_table, metrics_of, noise_of, outcome_of
 from orchestrator.study.branch_plan import PARENT, BranchPlan
 from orchestrator.study.crew import Crew, Trained, Wanted, trained_of
-from orchestrator.study.short_experiment import Outcome, ShortExperiment, ShortMethod
+from orchestrator.study.experiment import Outcome, StudyExperiment, StudyMethod
 
 Plan = BranchPlan
 
 
-def method_of(plan: BranchPlan) -> ShortMethod:
+def method_of(plan: BranchPlan) -> StudyMethod:
     """How its results are made and shown."""
-    return ShortMethod(
+    return StudyMethod(
         name="branch",
-        outcome=lambda trials, done: outcome_of(plan, trials, done=done),
+        outcome=lambda events, done: outcome_of(plan, trained_of(events), done=bool(done)),
         metrics=metrics_of,
         table=_table,
         figures=_figures,
@@ -32,8 +32,8 @@ def method_of(plan: BranchPlan) -> ShortMethod:
     )
 
 
-def carry_out(plan: BranchPlan, experiment: ShortExperiment) -> None:
-    """Train everything.
+def carry_out(plan: BranchPlan, experiment: StudyExperiment) -> bool:
+    """Train everything; True: that is all.
 
     Raises:
         TrialError: a trial failed again.
@@ -48,7 +48,7 @@ def carry_out(plan: BranchPlan, experiment: ShortExperiment) -> None:
             experiment.note(note)
         folder = join(experiment.run_dir.uri, "checkpoints")
         crew.train(plan.branches(batches, join(folder, parent.trial)))
-    experiment.done = True
+    return True
 
 
 def _table(outcome: Outcome) -> tuple[str, pa.Table]:

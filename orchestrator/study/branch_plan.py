@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.short_rules import batches_of
-from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import Start, TrialSpec
 from orchestrator.errors import ConfigError
 from orchestrator.study.crew import Wanted
 from orchestrator.study.places import around_noise, places
+from orchestrator.study.spec_as_study import SpecAsStudy
 from orchestrator.theory.critical_batch import Estimate
 
 PARENT = "the run that is branched from"
@@ -22,23 +21,8 @@ LEAST_UPDATES = 9
 
 
 @dataclass(frozen=True, kw_only=True)
-class BranchPlan:
-    """A spec seen as a study by branches.
-
-    Attributes:
-        spec: as `config.short_rules.as_branch` gave it.
-        metric_modes: of the task.
-        train_samples: of the task.
-    """
-
-    spec: SweepSpec
-    metric_modes: Mapping[str, Any]
-    train_samples: int
-
-    @property
-    def metric(self) -> str:
-        """The loss whose rate is measured."""
-        return self.spec.objective.metric
+class BranchPlan(SpecAsStudy):
+    """A spec seen as a study by branches."""
 
     @property
     def marks(self) -> tuple[int, ...]:

@@ -51,39 +51,39 @@ def writer(method: str) -> Callable[..., None]:
     return {LADDER: study_report.write, "branch": branch_report.write, "scan": scan_report.write}[method]
 
 
-def short_plan(method: str, prepared: Prepared) -> Any:
-    """What a study by branches, or a scan, trains; its method ``check`` refuses what is known to give no answer."""
-    facts = prepared.facts
+def plan_of(method: str, prepared: Prepared) -> Any:
+    """What the study trains; its method ``check`` refuses what is known to give no answer.
+
+    A run that is taken on keeps the trials that it was started with, and is as sure as is asked for now.
+    """
+    started = prepared.as_started or prepared.spec
     return _module(method).Plan(
-        # A run that is taken on with other workers keeps the trials that it was started with.
-        spec=prepared.as_started or prepared.spec,
-        metric_modes=facts.metric_modes,
-        train_samples=facts.train_samples,
+        spec=started.model_copy(update={"study": prepared.spec.study}),
+        metric_modes=prepared.facts.metric_modes,
+        train_samples=prepared.facts.train_samples,
     )
 
 
-def carry_out_short(
+def carry_out(
     method: str, prepared: Prepared, run_dir: RunDir, *, past: Past | None = None, overrides: Sequence[str] = ()
 ) -> None:
-    """Carry a prepared study by branches, or a scan, out into its run directory.
+    """Carry a prepared study out into its run directory.
 
     Raises:
-        TrialError, GangError, OrchestratorError: as of `Crew.train`.
+        TrialError, GangError, OrchestratorError: a run failed again, no gang is left, or the record cannot be written.
     """
-    from orchestrator.study.short_experiment import ShortExperiment
+    from orchestrator.study.experiment import StudyExperiment
     from orchestrator.tracking.uri import make_folder
 
-    module, plan = _module(method), short_plan(method, prepared)
+    module, plan = _module(method), plan_of(method, prepared)
     make_folder(prepared.tracking_uri)
-    with ShortExperiment(
-        method=module.method_of(plan),
-        **prepared.experiment("study", run_dir, past, overrides),
-    ) as experiment:
-        module.carry_out(plan, experiment)
+    parts = prepared.experiment("study", run_dir, past, overrides)
+    with StudyExperiment(method=module.method_of(plan), **parts) as experiment:
+        experiment.verdict = module.carry_out(plan, experiment)
         experiment.finish()
 
 
 def _module(method: str) -> Any:
-    from orchestrator.study import branch, scan
+    from orchestrator.study import branch, ladder, scan
 
-    return {"branch": branch, "scan": scan}[method]
+    return {LADDER: ladder, "branch": branch, "scan": scan}[method]

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.config.resolve import resolve_trial
-from orchestrator.config.spec import SweepSpec
 from orchestrator.config.study_rules import ladder_of, lr_range
 from orchestrator.config.study_section import LEAST_BATCHES
 from orchestrator.config.trial import Target, TrialSpec
 from orchestrator.errors import ConfigError
 from orchestrator.study.places import around_noise, places
 from orchestrator.study.settings import settings_of
+from orchestrator.study.spec_as_study import SpecAsStudy
 from orchestrator.study.trials import Goal, Noise, StudyTrial
 from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Run
 from orchestrator.theory.local_parabola import fit_around
@@ -50,28 +50,8 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """A spec seen as a study.
-
-    Attributes:
-        spec: as `config.study_rules.as_study` gave it.
-        metric_modes: of the task.
-        train_samples: of the task.
-    """
-
-    spec: SweepSpec
-    metric_modes: Mapping[str, Any]
-    train_samples: int
-
-    @property
-    def metric(self) -> str:
-        """What the target is of."""
-        return self.spec.objective.metric
-
-    @property
-    def mode(self) -> Any:
-        """``min`` if less is better, else ``max``."""
-        return self.metric_modes[self.metric.removeprefix("val/")]
+class Protocol(SpecAsStudy):
+    """A spec seen as a study."""
 
     @property
     def goal(self) -> Goal | None:

@@ -13,8 +13,8 @@ import pyarrow as pa
 from orchestrator.report import scan_report
 from orchestrator.study.branch_outcome import noise_of
 from orchestrator.study.crew import Crew, Trained, by_name, trained_of
+from orchestrator.study.experiment import Outcome, StudyExperiment, StudyMethod
 from orchestrator.study.scan_plan import ScanPlan
-from orchestrator.study.short_experiment import Outcome, ShortExperiment, ShortMethod
 from orchestrator.theory.scan import scan
 from orchestrator.theory.scan_table import ScanRun
 
@@ -22,11 +22,11 @@ Plan = ScanPlan
 _INTERVALS = ("trend", "to_level", "relative", "relative_per_second", "noise_scale")
 
 
-def method_of(plan: ScanPlan) -> ShortMethod:
+def method_of(plan: ScanPlan) -> StudyMethod:
     """How its results are made and shown."""
-    return ShortMethod(
+    return StudyMethod(
         name="scan",
-        outcome=lambda trials, done: outcome_of(plan, trials, done=done),
+        outcome=lambda events, done: outcome_of(plan, trained_of(events), done=bool(done)),
         metrics=metrics_of,
         table=lambda outcome: ("scan.parquet", scan_table(outcome)),
         figures=_figures,
@@ -34,8 +34,8 @@ def method_of(plan: ScanPlan) -> ShortMethod:
     )
 
 
-def carry_out(plan: ScanPlan, experiment: ShortExperiment) -> None:
-    """Train everything.
+def carry_out(plan: ScanPlan, experiment: StudyExperiment) -> bool:
+    """Train everything; True: that is all.
 
     Raises:
         TrialError: a trial failed again.
@@ -43,7 +43,7 @@ def carry_out(plan: ScanPlan, experiment: ShortExperiment) -> None:
     """
     known: Sequence[Trained] = trained_of(experiment.past.events) if experiment.past else ()
     Crew(experiment.pool, known).train(plan.runs())
-    experiment.done = True
+    return True
 
 
 def outcome_of(plan: ScanPlan, trials: Sequence[Trained], *, done: bool) -> dict[str, Any]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.short_rules import batches_of
-from orchestrator.config.spec import SweepSpec
-from orchestrator.config.trial import Mode, TrialSpec
+from orchestrator.config.trial import TrialSpec
 from orchestrator.errors import ConfigError
 from orchestrator.study.crew import Wanted
 from orchestrator.study.places import places
+from orchestrator.study.spec_as_study import SpecAsStudy
 
 FACTORS = (0.25, 0.5, 1, 2, 4, 8)
 """Of the reference batch, where no batches are named."""
@@ -22,29 +20,8 @@ GROWTH = 0.06
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScanPlan:
-    """A spec seen as a batch scan.
-
-    Attributes:
-        spec: as `config.short_rules.as_scan` gave it.
-        metric_modes: of the task.
-        train_samples: of the task.
-    """
-
-    spec: SweepSpec
-    metric_modes: Mapping[str, Any]
-    train_samples: int
-
-    @property
-    def metric(self) -> str:
-        """What is compared beside the training loss."""
-        return self.spec.objective.metric
-
-    @property
-    def mode(self) -> Mode:
-        """``min`` if less of it is better."""
-        found: Mode = self.metric_modes[self.metric.removeprefix("val/")]
-        return found
+class ScanPlan(SpecAsStudy):
+    """A spec seen as a batch scan."""
 
     @property
     def batches(self) -> tuple[int, ...]:
