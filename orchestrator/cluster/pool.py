@@ -77,16 +77,20 @@ class Pool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def submit(self, trial: str, spec: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+        """Queue a trial, as `Mailbox.submit` does."""
+        self.answer(self.mailbox.submit.remote(trial, spec, info))
+
     def append(self, event: str, **fields: Any) -> None:
         """Write an event into the journal; returns once it is durable."""
-        self._ask(self.mailbox.append.remote(event, fields))
+        self.answer(self.mailbox.append.remote(event, fields))
 
     def cancel(self, trial: str, by: str | None) -> bool:
         """Stop a trial at its next evaluation, for which this does not wait; False if it has ended by itself.
 
         `by` is the policy that stops it, or None if nobody can follow it any more: that is a failure.
         """
-        return bool(self._ask(self.mailbox.cancel.remote(trial, by)))
+        return bool(self.answer(self.mailbox.cancel.remote(trial, by)))
 
     def check(self) -> None:
         """Do nothing if trials can be trained.
@@ -95,7 +99,7 @@ class Pool:
             GangError: no gang is left.
             OrchestratorError: the record cannot be written any more.
         """
-        status = self._ask(self.mailbox.status.remote())
+        status = self.answer(self.mailbox.status.remote())
         if status["lost"]:
             raise OrchestratorError(status["lost"])
         if status["broken"]:
@@ -103,11 +107,11 @@ class Pool:
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait for trials that were stopped to reach their next evaluation."""
-        return bool(self._ask(self.mailbox.wait_until_idle.remote(timeout_s)))
+        return bool(self.answer(self.mailbox.wait_until_idle.remote(timeout_s)))
 
     def send_home(self) -> None:
         """Let every gang stop where it is and end; nothing that gangs say is kept from here on."""
-        self._ask(self.mailbox.close.remote())
+        self.answer(self.mailbox.close.remote())
 
     def close(self) -> None:
         """Send every gang home and wait, not long if `in_a_hurry`; what is left dies with the connection to Ray."""
@@ -119,6 +123,20 @@ class Pool:
             gang.join(max(0.0, deadline - time.monotonic()))
         ray.kill(self.mailbox)
 
+    def answer(self, reference: Any) -> Any:
+        """The mailbox's answer to what was asked of it.
+
+        Raises:
+            GangError: the mailbox is gone, or could not do it.
+        """
+        try:
+            return ray.get(reference)
+        except RayError as error:
+            if isinstance(error, ActorDiedError):  # its text is about every cause that there may be
+                raise GangError("the process that keeps the record died") from error
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            raise GangError(f"the process that keeps the record failed: {str(cause).strip()}") from error
+
     def _watch_nodes(self) -> None:
         """Tell gangs of nodes that are about to be taken away, in time for a checkpoint."""
         told: list[str] = []
@@ -128,17 +146,3 @@ class Pool:
                 if going and going != told:
                     ray.get(self.mailbox.preempt.remote(going))
                 told = going
-
-    def _ask(self, answer: Any) -> Any:
-        """The mailbox's answer.
-
-        Raises:
-            GangError: the mailbox is gone, or could not do it.
-        """
-        try:
-            return ray.get(answer)
-        except RayError as error:
-            if isinstance(error, ActorDiedError):  # its text is about every cause that there may be
-                raise GangError("the process that keeps the record died") from error
-            cause = error.cause if isinstance(error, RayTaskError) else error
-            raise GangError(f"the process that keeps the record failed: {str(cause).strip()}") from error

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import ray
-
+from orchestrator.cluster.following import Following
 from orchestrator.config.trial import TrialSpec
-from orchestrator.errors import GangError, TrialError
+from orchestrator.errors import TrialError
 
 if TYPE_CHECKING:
     from orchestrator.cluster.pool import Pool
@@ -80,9 +79,9 @@ class Crew:
     """
 
     def __init__(self, pool: Pool, known: Iterable[Trained] = ()) -> None:
-        self._pool = pool
+        self._following = Following(pool)
         self._trials = list(known)
-        self._asked: dict[Any, tuple[Trained, Wanted]] = {}
+        self._asked: dict[str, tuple[Trained, Wanted]] = {}
         self._failures = Counter[str]()
 
     def train(self, wanted: Sequence[Wanted]) -> dict[str, Trained]:
@@ -99,9 +98,8 @@ class Crew:
             if earlier is None or earlier.status == "running":
                 self._submit(one, earlier)
         while self._asked:
-            ready, _ = ray.wait(list(self._asked), num_returns=1)
-            for reference in ready:
-                self._take(*self._asked.pop(reference), ray.get(reference))
+            for name, message in self._following.news():
+                self._take(*self._asked.pop(name), message)
         there = by_name(self._trials)
         return {one.name: there[one.name] for one in wanted}
 
@@ -117,19 +115,15 @@ class Crew:
             "phase": wanted.phase,
             "repeat_of": None,
             "asked": wanted.name,
-            "key": spec.key,
         }
-        ray.get(self._pool.mailbox.submit.remote(trial.trial, spec.to_dict(), info))
+        self._following.submit(trial.trial, spec, info)
         self._ask(trial, wanted)
 
     def _ask(self, trial: Trained, wanted: Wanted) -> None:
-        after = trial.evaluations[-1]["samples_seen"] if trial.evaluations else -1
-        self._asked[self._pool.mailbox.next_message.remote(trial.trial, after)] = trial, wanted
+        self._following.ask(trial.trial, trial.evaluations)
+        self._asked[trial.trial] = trial, wanted
 
     def _take(self, trial: Trained, wanted: Wanted, message: Mapping[str, Any]) -> None:
-        if "interrupted" in message:
-            self._pool.check()
-            raise GangError(f"no worker group could be kept: {message['interrupted']}")
         if "over" not in message:
             trial.evaluations.append(message)
             self._ask(trial, wanted)

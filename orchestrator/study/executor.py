@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import ray
-
-from orchestrator.errors import GangError, TrialError
+from orchestrator.cluster.following import Following
+from orchestrator.errors import TrialError
 from orchestrator.study.planning import StudyPlanner
 from orchestrator.study.protocol import Plan, Protocol
 from orchestrator.study.settings import WRITTEN, Asked, Trained
@@ -49,7 +48,7 @@ class Executor:
     ) -> None:
         self._protocol, self._pool, self._note = protocol, pool, note
         self._trials = list(known)
-        self._asked: dict[Any, StudyTrial] = {}
+        self._following = Following(pool)
         self._failures = Counter[tuple[Any, ...]]()
 
     def run(self) -> Verdict:
@@ -68,12 +67,11 @@ class Executor:
         planner = StudyPlanner(config=plan.config, count=len(self._protocol.settings))
         known = known_of(self._trials, plan.goal)
         for trial in self._trials:
-            if trial.status == "running" and trial not in self._asked.values():
+            if trial.status == "running" and trial.trial not in self._following.trials:
                 self._go_on(trial, plan.goal)
         while True:
             running = [
-                Asked(setting=one.setting, run=one.run, rival=one.rival, phase=one.phase)
-                for one in self._asked.values()
+                Asked(setting=one.setting, run=one.run, rival=one.rival, phase=one.phase) for one in self._under_way()
             ]
             found = planner.next_jobs(known, running, self._pool.size - len(running))
             if isinstance(found, Verdict):
@@ -94,8 +92,12 @@ class Executor:
                 if run is None:
                     return self._protocol.plan(earlier)
                 self._start(Asked(setting=WRITTEN, run=run, rival=Rival(), phase=BASELINE), goal)
-            while self._asked and not self._next_results(goal):
+            while self._following.trials and not self._next_results(goal):
                 pass
+
+    def _under_way(self) -> list[StudyTrial]:
+        asked = set(self._following.trials)
+        return [one for one in self._trials if one.trial in asked]
 
     def _start(self, job: Asked, goal: Goal | None) -> None:
         trial = StudyTrial(
@@ -122,28 +124,22 @@ class Executor:
 
     def _submit(self, trial: StudyTrial, goal: Goal | None) -> None:
         spec = self._protocol.trial_spec(trial.run, goal, trial.setting)
-        info = {**trial.info(), "key": spec.key}
-        ray.get(self._pool.mailbox.submit.remote(trial.trial, spec.to_dict(), info))
+        self._following.submit(trial.trial, spec, trial.info())
 
     def _ask(self, trial: StudyTrial) -> None:
-        after = trial.evaluations[-1]["samples_seen"] if trial.evaluations else -1
-        self._asked[self._pool.mailbox.next_message.remote(trial.trial, after)] = trial
+        self._following.ask(trial.trial, trial.evaluations)
 
     def _next_results(self, goal: Goal | None) -> list[Trained]:
         """Wait for news of some run; the results of those that are decided by it."""
-        ready, _ = ray.wait(list(self._asked), num_returns=1)
-        found = []
-        for reference in ready:
-            trial = self._asked.pop(reference)
-            result = self._take(trial, ray.get(reference), goal)
+        found, trials = [], {one.trial: one for one in self._trials}
+        for name, message in self._following.news():
+            trial = trials[name]
+            result = self._take(trial, message, goal)
             if result is not None:
                 found.append(Trained(setting=trial.setting, result=result, phase=trial.phase))
         return found
 
     def _take(self, trial: StudyTrial, message: Mapping[str, Any], goal: Goal | None) -> Result | None:
-        if "interrupted" in message:
-            self._pool.check()
-            raise GangError(f"no worker group could be kept: {message['interrupted']}")
         if "over" in message:
             trial.outcome, trial.status = message["outcome"], message["outcome"]["status"]
             self._check_failure(trial)

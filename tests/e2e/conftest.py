@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chaos import Sweep
 from mlflow_server import Server
-from sweeps import RunSweep, write_space
+from sweeps import SHORT, RunSweep, write_space
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +57,11 @@ def scripted(run_sweep: RunSweep, tmp_path_factory: pytest.TempPathFactory) -> P
     )
     run_sweep(space, out=folder / "run")
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    """A sweep that nobody disturbs, in a process of its own."""
+    undisturbed = Sweep(tmp_path_factory.mktemp("calm") / "sweep", 2, 30.0, **SHORT)
+    assert undisturbed.finish() == (0, False), (undisturbed.folder / "output.txt").read_text()
+    return undisturbed

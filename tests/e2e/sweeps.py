@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
+import chaos
 import optuna
 import yaml
 from optuna.storages import JournalStorage
@@ -20,6 +21,9 @@ BASE: dict[str, Any] = {
     "search": {"trials": 4, "sampler": "grid"},
     "cluster": {"workers": 2, "gangs": 1},
 }
+# The short form of the sweep that `benchmarks/chaos.py` disturbs.
+TRIALS = 5
+SHORT: dict[str, Any] = {"search": {**chaos.SPACE["search"], "trials": TRIALS}}
 
 
 class RunSweep(Protocol):

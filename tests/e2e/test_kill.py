@@ -11,22 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import chaos
 import psutil
 import pytest
 from chaos import Fault, Sweep, faults_of, histories, strike
-from sweeps import RunSweep, events_of, study_of, summary_of, write_space
-
-TRIALS = 5
-SHORT = {"search": {**chaos.SPACE["search"], "trials": TRIALS}}
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    """A sweep that nobody disturbs."""
-    undisturbed = Sweep(tmp_path_factory.mktemp("calm") / "sweep", 2, 30.0, **SHORT)
-    assert undisturbed.finish() == (0, False), (undisturbed.folder / "output.txt").read_text()
-    return undisturbed
+from sweeps import SHORT, TRIALS, RunSweep, events_of, study_of, summary_of, write_space
 
 
 def test_a_light_actor_a_worker_and_the_driver_are_killed(calm: Sweep, tmp_path: Path) -> None:

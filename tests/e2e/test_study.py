@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import mlflow
-import psutil
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -115,12 +113,23 @@ def test_killed_and_taken_on_it_ends_with_the_same_estimates(calm: Path, tmp_pat
     cut.wait_for(lambda events: sum(event["event"] == "trial_ended" for event in events) >= 6)
     seen = len(events_of(cut.out, "evaluation"))
     cut.wait_for(lambda events: sum(event["event"] == "evaluation" for event in events) >= seen + 12)
-    psutil.Process(cut.process.pid).send_signal(signal.SIGKILL)
+    cut.process.kill()
     assert cut.finish() == (0, True), (cut.folder / "output.txt").read_text()
     calm_summary, summary = summary_of(calm), json.loads((cut.out / "summary.json").read_text())
     for name in ESTIMATES:
         assert summary[name] == calm_summary[name], name
     assert [trial["id"] for trial in summary["trials"]] == [trial["id"] for trial in calm_summary["trials"]]
+
+
+def test_a_study_whose_record_keeper_dies_says_how_to_take_it_on(tmp_path: Path) -> None:
+    cut = Study(tmp_path / "study", 2, 30.0, search={}, **{name: SPACE[name] for name in SPACE if name != "cluster"})
+    cut.wait_for(lambda events: any(event["event"] == "evaluation" for event in events))
+    (mailbox,) = cut.victims("mailbox")
+    mailbox.kill()
+    assert cut.process.wait(120) == 1
+    text = (cut.folder / "output.txt").read_text()
+    assert f"record died; take the run on with: python -m orchestrator.study --resume {cut.out}" in text
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize(

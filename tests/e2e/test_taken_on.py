@@ -8,23 +8,11 @@ import shutil
 import time
 from pathlib import Path
 
-import chaos
 import pytest
 from chaos import Fault, Sweep, faults_of, histories, strike
-from sweeps import summary_of
+from sweeps import SHORT, summary_of
 
 from orchestrator import sweep
-
-TRIALS = 5
-SHORT = {"search": {**chaos.SPACE["search"], "trials": TRIALS}}
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    """A sweep that nobody disturbs."""
-    undisturbed = Sweep(tmp_path_factory.mktemp("calm") / "sweep", 2, 30.0, **SHORT)
-    assert undisturbed.finish() == (0, False), (undisturbed.folder / "output.txt").read_text()
-    return undisturbed
 
 
 def test_a_sweep_cut_before_its_first_event_is_taken_on(calm: Sweep, tmp_path: Path) -> None:
