@@ -5,7 +5,7 @@ Both search nothing but compare batches, so that every other key of the space ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -51,9 +51,25 @@ def _as(loaded: Loaded, method: Method, check: Callable[[SweepSpec], None], file
     try:
         check(spec)
         batches = _checked_batches(spec, method)
-        values = {key: _value(spec, key, parameter) for key, parameter in spec.space.items() if key != BATCHES}
+        values = {key: one_value(spec, key, parameter) for key, parameter in spec.space.items() if key != BATCHES}
     except Refusal as refusal:
         raise refusal.in_file(source_of(refusal.key, file=file, set_keys=loaded.set_keys)) from None
+    raw = with_values(spec, values)
+    raw["search"] = SearchSection().model_dump(mode="json")
+    raw["objective"] = {"kind": "best_metric", "metric": spec.objective.metric}
+    raw["space"] = {} if batches is None else {BATCHES: list(batches)}
+    raw["batch"]["global"] = raw["batch"]["reference"]
+    # What was said of the space is of no interest where nothing is searched.
+    warnings = [text for text in loaded.warnings if not text.startswith("space")]
+    warnings += notes_on(spec, values)
+    if method == "scan" and spec.lr.decay != "none":
+        raw["lr"]["decay"] = "none"
+        warnings.append(f"lr.decay = {spec.lr.decay}: a scan sees the beginning of training, and leaves it out")
+    return Loaded(spec=spec_from_dict(raw, file=file), warnings=tuple(warnings), set_keys=loaded.set_keys)
+
+
+def with_values(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec as a dict, with `values` by dotted key written into it."""
     raw = spec.to_dict()
     for key, value in values.items():
         *path, name = key.split(".")
@@ -61,17 +77,7 @@ def _as(loaded: Loaded, method: Method, check: Callable[[SweepSpec], None], file
         for part in path:
             section = section[part]
         section[name] = value
-    raw["search"] = SearchSection().model_dump(mode="json")
-    raw["objective"] = {"kind": "best_metric", "metric": spec.objective.metric}
-    raw["space"] = {} if batches is None else {BATCHES: list(batches)}
-    raw["batch"]["global"] = raw["batch"]["reference"]
-    # What was said of the space is of no interest where nothing is searched.
-    warnings = [text for text in loaded.warnings if not text.startswith("space")]
-    warnings += _notes(spec, values)
-    if method == "scan" and spec.lr.decay != "none":
-        raw["lr"]["decay"] = "none"
-        warnings.append(f"lr.decay = {spec.lr.decay}: a scan sees the beginning of training, and leaves it out")
-    return Loaded(spec=spec_from_dict(raw, file=file), warnings=tuple(warnings), set_keys=loaded.set_keys)
+    return raw
 
 
 def _check_branch(spec: SweepSpec) -> None:
@@ -93,7 +99,7 @@ def _checked_batches(spec: SweepSpec, method: Method) -> tuple[int, ...] | None:
     return batches
 
 
-def _value(spec: SweepSpec, key: str, parameter: Parameter) -> Any:
+def one_value(spec: SweepSpec, key: str, parameter: Parameter) -> Any:
     """What stands outside the space, if it was written there or is a default among the choices; else the middle."""
     found: Any = spec.to_dict()
     for part in key.split("."):
@@ -135,7 +141,8 @@ def _middle(parameter: Parameter) -> Any:
     return float(f"{middle:.3g}")
 
 
-def _notes(spec: SweepSpec, values: dict[str, Any]) -> Iterator[str]:
+def notes_on(spec: SweepSpec, values: dict[str, Any]) -> Iterator[str]:
+    """What is told of the values that keys of the space were given."""
     for key, value in values.items():
         how = "as written outside the space" if _is_written(spec, key) else "from the space, which is not searched here"
         yield f"{key} = {value}: {how}"
