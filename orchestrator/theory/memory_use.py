@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 
 from orchestrator.theory.batch_plan import BatchPlan, InfeasiblePlan, replan
 
-_STATE_OF_ADAM = 2
-"""Copies of the parameters: both moments."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
@@ -20,11 +17,12 @@ class MemoryUse:
         peak_bytes: the most that is held at once during updates.
         parameters: of these, parameters and buffers.
         gradients: the reducer's buffer, or two where the noise probe measures micro batches.
-        optimizer: the optimizer's state.
+        optimizer: the optimizer's state; 0 where it is offloaded.
         activations: made in forward passes, by the innermost module that made them; "" outside of all modules.
         rest: everything else: the batch, gradients of activations, temporaries.
         evaluation_bytes: the peak of an evaluation, all else still held.
         layers: class name by module.
+        host_bytes: beside all of these, in host memory: an offloaded optimizer's parameters, gradients and state.
     """
 
     plan: BatchPlan
@@ -36,6 +34,7 @@ class MemoryUse:
     rest: int
     evaluation_bytes: int
     layers: dict[str, str] = field(repr=False)
+    host_bytes: int = 0
 
 
 def layer_growth(small: MemoryUse, large: MemoryUse) -> dict[str, float]:
@@ -89,6 +88,7 @@ def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bo
     ...     print(one.frees_bytes, one.what)
     500 micro batch 16 with accumulation 4
     300 activation checkpointing of the 2 modules of class Block
+    200 the optimizer's state in host memory
     350 bf16 autocast
     100 no noise probe, which keeps a second gradient
     200 an optimizer without state, such as SGD without momentum
@@ -96,6 +96,7 @@ def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bo
     found = [
         *_smaller(use, eval_batch, noise_probe),
         *_checkpointed(use),
+        _offloaded(use),
         *_half(use, precision),
         *_leaner(use, noise_probe),
     ]
@@ -145,6 +146,15 @@ def _checkpointed(use: MemoryUse) -> Iterator[Remedy]:
             frees_bytes=best[0],
             keeps="the same update; their forward passes run twice",
         )
+
+
+def _offloaded(use: MemoryUse) -> Remedy:
+    return Remedy(
+        what="the optimizer's state in host memory",
+        change={"training.offload_optimizer": True},
+        frees_bytes=use.optimizer,
+        keeps="the same update; gradients and parameters cross to the host and back, and the step is made by its CPUs",
+    )
 
 
 def _half(use: MemoryUse, precision: str) -> Iterator[Remedy]:
