@@ -78,7 +78,7 @@ def _bytes(value: Any) -> int:
             size = int(_SIZES.validate_python(value))
     if not 1 <= size <= MOST:
         rule = f"must be a size of at least 1 byte and at most {MOST:g}"
-        raise Refusal(rule, value=value, remedy="write it with its unit, such as 80GiB or 16GB, or as a number of bytes")
+        raise Refusal(rule, value=value, remedy="write it with its unit, such as 80GiB or 16GB, or in plain bytes")
     return size
 
 

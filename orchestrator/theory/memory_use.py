@@ -68,7 +68,9 @@ class Remedy:
     keeps: str
 
 
-def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bool) -> tuple[Remedy, ...]:
+def remedies(
+    use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bool, on_cpu: bool = False
+) -> tuple[Remedy, ...]:
     """What would free memory, what changes least of the training first.
 
     Estimates, from what is held at the peak: what freeing it does to the rest is told by a new prediction. Assumed:
@@ -80,6 +82,7 @@ def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bo
         eval_batch: samples in an evaluation batch.
         precision: of the trial, such as ``fp32``.
         noise_probe: whether the trial measures the noise scale.
+        on_cpu: whether the device is the host itself, so that offloading to it frees nothing.
 
     >>> use = MemoryUse(plan=BatchPlan(global_batch=64, micro_batch=32, accumulation=2, world_size=1), peak_bytes=1500,
     ...     parameters=100, gradients=200, optimizer=200, activations={"a.x": 300, "b.x": 500}, rest=200,
@@ -96,7 +99,7 @@ def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bo
     found = [
         *_smaller(use, eval_batch, noise_probe),
         *_checkpointed(use),
-        _offloaded(use),
+        *_offloaded(use, on_cpu),
         *_half(use, precision),
         *_leaner(use, noise_probe),
     ]
@@ -148,13 +151,14 @@ def _checkpointed(use: MemoryUse) -> Iterator[Remedy]:
         )
 
 
-def _offloaded(use: MemoryUse) -> Remedy:
-    return Remedy(
-        what="the optimizer's state in host memory",
-        change={"training.offload_optimizer": True},
-        frees_bytes=use.optimizer,
-        keeps="the same update; gradients and parameters cross to the host and back, and the step is made by its CPUs",
-    )
+def _offloaded(use: MemoryUse, on_cpu: bool) -> Iterator[Remedy]:
+    if not on_cpu:
+        yield Remedy(
+            what="the optimizer's state in host memory",
+            change={"training.offload_optimizer": True},
+            frees_bytes=use.optimizer,
+            keeps="the same update, up to rounding; gradients go to the host and parameters back, and its CPUs step",
+        )
 
 
 def _half(use: MemoryUse, precision: str) -> Iterator[Remedy]:
