@@ -77,10 +77,8 @@ def _bytes(value: Any) -> int:
         with suppress(ValidationError, OverflowError):
             size = int(_SIZES.validate_python(value))
     if not 1 <= size <= MOST:
-        rule = f"must be a size of at least 1 byte and at most {MOST:g}"
-        raise Refusal(
-            rule, value=value, remedy="write it with its unit, such as 80GiB or 16GB, or as a number of bytes"
-        )
+        rule = f"must be a size from 1 to {MOST:g} bytes"
+        raise Refusal(rule, value=value, remedy="write it with its unit, such as 80GiB or 16GB, or in plain bytes")
     return size
 
 
