@@ -6,12 +6,14 @@ What is compared with what, and how it is told, is for others.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from orchestrator.theory.critical_batch import Estimate
@@ -22,6 +24,7 @@ MOST_SEEDS = 1000
 """Beyond, no number of seeds is advised: the difference lies at the tolerance."""
 POWER = 0.8
 """Chance of a verdict with as many seeds as are advised."""
+_POWER_QUANTILE = float(stats.norm.ppf(POWER))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,15 +166,25 @@ def _spread(arm: Arm, confidence: float) -> Estimate:
     spread = float(np.std(arm.values, ddof=1)) if not arm.diverged else 0.0
     if spread == 0.0:
         return Estimate(value=None)
-    low, high = (float(spread * factor) for factor in _spread_factors(np.array(len(arm.values)), confidence))
-    return Estimate(value=spread, low=low, high=high)
+    factors = _factors(len(arm.values), len(arm.values), confidence)
+    return Estimate(value=spread, low=float(spread * factors.low[0]), high=float(spread * factors.high[0]))
 
 
-def _spread_factors(seeds: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-    """Both limits of a standard deviation over its estimate: sqrt((n - 1) / chi2)."""
-    tails = (0.5 + confidence / 2, 0.5 - confidence / 2)
-    low, high = (np.sqrt((seeds - 1) / stats.chi2.ppf(tail, seeds - 1)) for tail in tails)
-    return low, high
+class _Factors(NamedTuple):
+    """For each number of `seeds`: Student's quantile, and the limits of a standard deviation over its estimate."""
+
+    seeds: NDArray[np.int64]
+    student: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+@functools.lru_cache
+def _factors(fewest: int, most: int, confidence: float) -> _Factors:
+    seeds = np.arange(fewest, most + 1)
+    upper, lower = 0.5 + confidence / 2, 0.5 - confidence / 2
+    low, high = (np.sqrt((seeds - 1) / stats.chi2.ppf(tail, seeds - 1)) for tail in (upper, lower))
+    return _Factors(seeds=seeds, student=stats.t.ppf(upper, seeds - 1), low=low, high=high)
 
 
 def _compared(base: Arm, arm: Arm, sign: float, margin: Estimate, confidence: float) -> Comparison:
@@ -181,7 +194,7 @@ def _compared(base: Arm, arm: Arm, sign: float, margin: Estimate, confidence: fl
         return Comparison(arm=arm, lost=nothing, beyond=nothing, verdict=verdict, seeds_needed=None)
     differences = sign * (np.array(arm.values) - np.array(base.values))
     seeds, mean, sd = len(differences), float(np.mean(differences)), float(np.std(differences, ddof=1))
-    reach = float(stats.t.ppf(0.5 + confidence / 2, seeds - 1)) * sd / math.sqrt(seeds)
+    reach = float(_factors(seeds, seeds, confidence).student[0]) * sd / math.sqrt(seeds)
     lost = Estimate(value=mean, low=mean - reach, high=mean + reach)
     if margin.value is None or margin.low is None or margin.high is None:
         verdict = "gained" if mean + reach < 0.0 else "not told apart"
@@ -209,10 +222,9 @@ def _verdict(lost: Estimate, beyond: Estimate) -> Verdict:
 def _needed(over: float, sd: float, spread: float, confidence: float) -> int | None:
     """The fewest seeds whose interval is likely to leave the tolerance out: its expected half-width, and `POWER`'s
     normal quantile of standard errors for the mean that will be found, are less than the distance."""
-    seeds = np.arange(2, MOST_SEEDS + 1)
-    error = sd / np.sqrt(seeds)
-    low, high = _spread_factors(seeds, confidence)
-    side = spread * (1.0 - low if over < 0.0 else high - 1.0)
-    width = np.hypot(stats.t.ppf(0.5 + confidence / 2, seeds - 1) * error, side) + stats.norm.ppf(POWER) * error
-    enough = seeds[width < abs(over)]
+    factors = _factors(2, MOST_SEEDS, confidence)
+    error = sd / np.sqrt(factors.seeds)
+    side = spread * (1.0 - factors.low if over < 0.0 else factors.high - 1.0)
+    width = np.hypot(factors.student * error, side) + _POWER_QUANTILE * error
+    enough = factors.seeds[width < abs(over)]
     return int(enough[0]) if enough.size else None
