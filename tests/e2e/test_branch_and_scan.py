@@ -1,4 +1,4 @@
-"""The study methods branch, scan and scaling through real gangs, on regression with 31 inputs, whose noise scale is 32."""
+"""The study methods branch, scan and scaling through real gangs, on regression of 31 inputs: the noise scale is 32."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_other_workers_train_the_same_trajectories(tmp_path: Path) -> None:
         (-0.05, (), "gained", "val/loss is better by 0.0"),
         (0.05, ("study.scaling.tolerance=0.1",), "held", "clearly worse, and within the tolerance of 0.1"),
         (0.05, ("study.scaling.tolerance=0.02",), "lost", "beyond the tolerance of 0.02"),
-        (0.006, (), "not told apart", "seeds would probably do"),
+        (0.0075, (), "not told apart", "seeds would probably do"),
         (0.05, ("objective.metric=val/accuracy",), "lost", "val/accuracy is worse by 0.0"),
         (-0.05, ("objective.metric=val/accuracy",), "gained", "val/accuracy is better by 0.0"),
     ],
