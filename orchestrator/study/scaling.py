@@ -74,7 +74,7 @@ def outcome_of(plan: ScalingPlan, trials: Sequence[Trained], *, done: bool) -> d
     arms = [_arm(plan, workers, known) for workers in plan.workers]
     tolerance = plan.spec.study.scaling.tolerance
     check = scaling_check(arms, mode=plan.mode, tolerance=tolerance)
-    told = sentences(check, metric=plan.metric, given=tolerance is not None)
+    told = sentences(check, metric=plan.metric, rule=plan.spec.lr.rule, given=tolerance is not None)
     lrs = {run.spec.plan.global_batch: run.spec.lr.peak for run in plan.runs()}
     return {
         **base,

@@ -7,8 +7,15 @@ from orchestrator.theory.critical_batch import Estimate
 from orchestrator.theory.scaling import MOST_SEEDS, Comparison, ScalingCheck
 
 
-def sentences(check: ScalingCheck, *, metric: str, given: bool) -> list[str]:
-    """One for each arm, and what follows from several; `given`: the tolerance was."""
+def sentences(check: ScalingCheck, *, metric: str, rule: str, given: bool) -> list[str]:
+    """One for each arm, what follows from several, and what to do about a loss.
+
+    Args:
+        check: the answer.
+        metric: its name.
+        rule: that carried the learning rate from batch to batch.
+        given: whether the tolerance was, or is the noise between seeds.
+    """
     base = check.base
     if base.diverged:
         text = (
@@ -22,6 +29,11 @@ def sentences(check: ScalingCheck, *, metric: str, given: bool) -> list[str]:
             found.append("At none of these worker counts is quality known to be held.")
         else:
             found.append(f"Quality is held up to {_of(most)}.")
+    if any(row.verdict == "lost" for row in check.rows):
+        found.append(
+            f"The loss is one of batch and learning rate together (lr.rule {rule}): before giving up the batch, try "
+            "another rule, or tune lr.base there."
+        )
     return found
 
 

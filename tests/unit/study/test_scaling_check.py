@@ -93,7 +93,7 @@ def test_verdicts(tmp_path: Path, lost: float, settings: tuple[str, ...], verdic
     found = finite_only(outcome_of(plan, record(plan, lost), done=True))
     assert found["verdict"] == verdict
     assert said in found["sentence"]
-    assert bool(found["broken"]) == (verdict == "lost")
+    assert bool(found["broken"]) == (verdict == "lost") == ("(lr.rule linear)" in found["sentence"])
     row = found["rows"][-1]
     assert row["lost"]["low"] < lost < row["lost"]["high"]
     assert found["equal_samples"] == 4096
