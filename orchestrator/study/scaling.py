@@ -29,6 +29,7 @@ _COLUMNS = (
     ("sd", pa.float64()),
     *((f"{name}{end}", pa.float64()) for name in ("lost", "beyond") for end in ("", "_low", "_high")),
     ("verdict", pa.string()),
+    ("scatter", pa.float64()),
     ("seeds_needed", pa.int64()),
 )
 
@@ -144,12 +145,16 @@ def _final(one: Trained, metric: str) -> float:
 
 def _base_row(check: ScalingCheck, lrs: Mapping[int, float]) -> dict[str, Any]:
     nothing = {"value": None, "low": None, "high": None}
-    return {**_of_arm(check.base, lrs), "lost": nothing, "beyond": nothing, "verdict": "base", "seeds_needed": None}
+    return {**_of_arm(check.base, lrs), "lost": nothing, "beyond": nothing, **_told("base")}
 
 
 def _row(row: Comparison, lrs: Mapping[int, float]) -> dict[str, Any]:
     estimates = {"lost": dataclasses.asdict(row.lost), "beyond": dataclasses.asdict(row.beyond)}
-    return {**_of_arm(row.arm, lrs), **estimates, "verdict": row.verdict, "seeds_needed": row.seeds_needed}
+    return {**_of_arm(row.arm, lrs), **estimates, **_told(row.verdict, row.scatter, row.seeds_needed)}
+
+
+def _told(verdict: str, scatter: float | None = None, seeds_needed: int | None = None) -> dict[str, Any]:
+    return {"verdict": verdict, "scatter": scatter, "seeds_needed": seeds_needed}
 
 
 def _of_arm(arm: Arm, lrs: Mapping[int, float]) -> dict[str, Any]:

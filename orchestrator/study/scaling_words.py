@@ -54,7 +54,7 @@ def _of_row(row: Comparison, check: ScalingCheck, metric: str, given: bool) -> s
             clear = row.lost.low is not None and row.lost.low > 0
             return f"Held: {who}: {worse}, {'clearly worse, and ' if clear else ''}within {within}."
         case "lost":
-            return f"Lost: {who}: {worse}, beyond {within}."
+            return f"Lost: {who}: {worse}, beyond {within}{_scatter(row)}."
         case _:
             return f"Not told apart: {who}: {worse}, {_why(row, check, within)}"
 
@@ -63,8 +63,14 @@ def _why(row: Comparison, check: ScalingCheck, within: str) -> str:
     if check.tolerance.value is None:
         return "and no tolerance: runs under different seeds do not differ. Write study.scaling.tolerance."
     if row.seeds_needed is None:
-        return f"about as much as {within}; {MOST_SEEDS} seeds would not tell."
-    return f"too wide an interval for {within}; {row.seeds_needed} seeds would probably do."
+        return f"about as much as {within}{_scatter(row)}; {MOST_SEEDS} seeds would not tell."
+    return f"too wide an interval for {within}{_scatter(row)}; {row.seeds_needed} seeds would probably do."
+
+
+def _scatter(row: Comparison) -> str:
+    if row.scatter is None:
+        return ""
+    return f", and its runs scatter {row.scatter:.2g} times as much between seeds: training is unstable there"
 
 
 def _tolerance(check: ScalingCheck, given: bool) -> str:

@@ -24,6 +24,10 @@ MOST_SEEDS = 1000
 """Beyond, no number of seeds is advised: the difference lies at the tolerance."""
 POWER = 0.8
 """Chance of a verdict with as many seeds as are advised."""
+LARGEST = 1e100
+"""Values beyond have diverged, though they may still be finite: their squares are not."""
+UNSTABLE = 0.001
+"""Share of arms with the spread of the first one that are taken for unstable."""
 _POWER_QUANTILE = float(stats.norm.ppf(POWER))
 
 
@@ -38,7 +42,7 @@ class Arm:
     @property
     def diverged(self) -> int:
         """How many of its runs did."""
-        return sum(not math.isfinite(value) for value in self.values)
+        return sum(not abs(value) < LARGEST for value in self.values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,8 @@ class Comparison:
             a run of either arm diverged.
         beyond: the same over the tolerance. Where that is estimated, the interval holds its error too.
         verdict: ``gained`` (the interval of `lost` is below 0), ``held`` (that of `beyond` is), ``lost`` (`beyond` is
-            above 0), ``diverged`` (a run of this arm did), or ``not told apart``.
+            above 0, or most seeds are of an unstable arm), ``diverged`` (a run of this arm did), or ``not told apart``.
+        scatter: spread between seeds over that of the first arm, where it is clearly larger: training is unstable.
         seeds_needed: seeds in all under which a verdict is likely, if the means stay where they are; None where there
             is a verdict, or `MOST_SEEDS` would not do.
     """
@@ -60,7 +65,8 @@ class Comparison:
     lost: Estimate
     beyond: Estimate
     verdict: Verdict
-    seeds_needed: int | None
+    scatter: float | None = None
+    seeds_needed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +114,10 @@ def scaling_check(
     (MOVER; Zou & Donner 2008, Statistics in Medicine 27:1693): its ends are D - S less sqrt((D - D_low)^2 +
     (S_high - S)^2), and more sqrt((D_high - D)^2 + (S - S_low)^2), with chi-squared limits of S. m comparisons share
     the error (Bonferroni): each interval is one of 1 - (1 - confidence) / m.
+
+    A mean says little of runs that blow up. Where an arm scatters clearly more than the first (F test of variances), it
+    is lost as well if so many seeds are beyond T, or the upper limit of S, as chance would not put there were that the
+    median (sign test; Conover 1999, Practical Nonparametric Statistics, section 3.4); that takes six seeds or more.
 
     Simulated with normal values and S for T, 1,000 checks each of 3 to 24 seeds: intervals of 95 % of D held the truth
     in 94 to 97 %, those of D - S in 95 to 99 %; of arms that truly lose S, 1 to 3 % were called held. With no true loss
@@ -191,14 +201,15 @@ def _compared(base: Arm, arm: Arm, sign: float, margin: Estimate, confidence: fl
     nothing = Estimate(value=None)
     if base.diverged or arm.diverged:
         verdict: Verdict = "diverged" if arm.diverged and not base.diverged else "not told apart"
-        return Comparison(arm=arm, lost=nothing, beyond=nothing, verdict=verdict, seeds_needed=None)
+        return Comparison(arm=arm, lost=nothing, beyond=nothing, verdict=verdict)
     differences = sign * (np.array(arm.values) - np.array(base.values))
     seeds, mean, sd = len(differences), float(np.mean(differences)), float(np.std(differences, ddof=1))
     reach = float(_factors(seeds, seeds, confidence).student[0]) * sd / math.sqrt(seeds)
     lost = Estimate(value=mean, low=mean - reach, high=mean + reach)
+    scatter = _scatter(base, arm)
     if margin.value is None or margin.low is None or margin.high is None:
         verdict = "gained" if mean + reach < 0.0 else "not told apart"
-        return Comparison(arm=arm, lost=lost, beyond=nothing, verdict=verdict, seeds_needed=None)
+        return Comparison(arm=arm, lost=lost, beyond=nothing, verdict=verdict, scatter=scatter)
     over = mean - margin.value
     beyond = Estimate(
         value=over,
@@ -206,9 +217,30 @@ def _compared(base: Arm, arm: Arm, sign: float, margin: Estimate, confidence: fl
         high=over + math.hypot(reach, margin.value - margin.low),
     )
     verdict = _verdict(lost, beyond)
+    if verdict == "not told apart" and scatter is not None and _mostly_above(differences, margin.high, confidence):
+        verdict = "lost"
     estimated = margin.low < margin.value
     needed = _needed(over, sd, margin.value if estimated else 0.0, confidence) if verdict == "not told apart" else None
-    return Comparison(arm=arm, lost=lost, beyond=beyond, verdict=verdict, seeds_needed=needed)
+    return Comparison(arm=arm, lost=lost, beyond=beyond, verdict=verdict, scatter=scatter, seeds_needed=needed)
+
+
+def _scatter(base: Arm, arm: Arm) -> float | None:
+    first, this = (float(np.std(one.values, ddof=1)) for one in (base, arm))
+    if first == 0.0 or (this / first) ** 2 < _largest_ratio(len(arm.values)):
+        return None
+    return this / first
+
+
+@functools.lru_cache
+def _largest_ratio(seeds: int) -> float:
+    """Of two estimates of one variance, in all but the share `UNSTABLE` of cases."""
+    return float(stats.f.ppf(1.0 - UNSTABLE, seeds - 1, seeds - 1))
+
+
+def _mostly_above(differences: NDArray[np.float64], bound: float, confidence: float) -> bool:
+    """Whether the median is above `bound`, by the sign test."""
+    above = int(np.sum(differences > bound))
+    return float(stats.binom.sf(above - 1, len(differences), 0.5)) <= 0.5 - confidence / 2
 
 
 def _verdict(lost: Estimate, beyond: Estimate) -> Verdict:

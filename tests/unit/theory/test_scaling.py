@@ -116,6 +116,29 @@ def test_an_arm_that_diverged_has_a_verdict_and_no_number() -> None:
     assert check.holds_up_to == 2
 
 
+def test_an_arm_that_blows_up_is_lost_though_no_mean_tells() -> None:
+    rng = np.random.default_rng(0)
+    sound = rng.standard_normal(12)
+    row = scaling_check([arm(1, sound), arm(8, 10.0 ** rng.uniform(1, 20, 12))], mode="min").rows[0]
+    assert row.lost.low is not None
+    assert row.lost.low < 0 < row.lost.high, "no interval tells"
+    assert row.verdict == "lost"
+    assert row.scatter > 1e10
+    few = scaling_check([arm(1, sound[:5]), arm(8, 10.0 ** rng.uniform(1, 20, 5))], mode="min").rows[0]
+    assert (few.verdict, few.scatter is not None) == ("not told apart", True)
+    assert scaling_check([arm(1, sound), arm(8, sound * 1e200)], mode="min").rows[0].verdict == "diverged"
+
+
+def test_an_unstable_arm_is_rarely_wrong() -> None:
+    verdicts = Counter[str]()
+    for n in range(CHECKS):
+        rng = np.random.default_rng(n)
+        check = scaling_check([arm(1, rng.standard_normal(8)), arm(8, 1.0 + 8 * rng.standard_normal(8))], mode="min")
+        verdicts[check.rows[0].verdict] += 1
+    assert verdicts["lost"] / CHECKS <= 0.05
+    assert (verdicts["gained"] + verdicts["held"]) / CHECKS <= 0.05
+
+
 def test_without_a_sound_base_nothing_is_told() -> None:
     check = scaling_check([arm(1, [0.5, math.nan]), arm(2, [0.5, 0.5])], mode="min")
     assert check.rows[0].verdict == "not told apart"
