@@ -19,7 +19,7 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     out.print()
     if summary["rows"]:
         title = f"{summary['metric']} after {summary['equal_samples']:,} samples, {summary['seeds']} seeds each"
-        columns = ("workers", "B", "LR", "mean", "sd", "lost", "interval", "verdict")
+        columns = ("N", "B", "LR", "mean", "sd", "lost", "interval", "verdict")
         write_table(out, title, grid(columns, map(_row, summary["rows"])))
     samples = summary["samples"]
     out.print(f"[bold]Runs:[/bold] {samples['runs']}, {formats.count(samples['spent'])} samples")
@@ -41,8 +41,8 @@ def _row(row: Record) -> tuple[str, ...]:
         str(row["global_batch"]),
         formats.lr(row["lr"]),
         f"{row['diverged']} diverged" if row["diverged"] else formats.number(row["mean"]),
-        formats.number(row["sd"]),
-        formats.number(lost["value"]),
-        f"{formats.number(lost['low'])} to {formats.number(lost['high'])}" if known else "-",
+        "-" if row["sd"] is None else f"{row['sd']:.3g}",
+        f"{lost['value']:.3g}" if known else "-",
+        f"{lost['low']:.3g} to {lost['high']:.3g}" if known else "-",
         row["verdict"],
     )

@@ -70,7 +70,7 @@ def _why(row: Comparison, check: ScalingCheck, within: str) -> str:
 def _scatter(row: Comparison) -> str:
     if row.scatter is None:
         return ""
-    return f", and its runs scatter {row.scatter:.2g} times as much between seeds: training is unstable there"
+    return f", and its runs scatter {row.scatter:.2g} times as much between seeds"
 
 
 def _tolerance(check: ScalingCheck, given: bool) -> str:

@@ -26,8 +26,8 @@ POWER = 0.8
 """Chance of a verdict with as many seeds as are advised."""
 LARGEST = 1e100
 """Values beyond have diverged, though they may still be finite: their squares are not."""
-UNSTABLE = 0.001
-"""Share of arms with the spread of the first one that are taken for unstable."""
+RARELY = 0.001
+"""Share of arms with the spread of the first one that are taken to scatter more."""
 _POWER_QUANTILE = float(stats.norm.ppf(POWER))
 
 
@@ -55,8 +55,8 @@ class Comparison:
             a run of either arm diverged.
         beyond: the same over the tolerance. Where that is estimated, the interval holds its error too.
         verdict: ``gained`` (the interval of `lost` is below 0), ``held`` (that of `beyond` is), ``lost`` (`beyond` is
-            above 0, or most seeds are of an unstable arm), ``diverged`` (a run of this arm did), or ``not told apart``.
-        scatter: spread between seeds over that of the first arm, where it is clearly larger: training is unstable.
+            above 0, or almost every seed of an arm that scatters is), ``diverged`` (a run of this arm did), or ``not told apart``.
+        scatter: spread between seeds over that of the first arm, where it is clearly larger.
         seeds_needed: seeds in all under which a verdict is likely, if the means stay where they are; None where there
             is a verdict, or `MOST_SEEDS` would not do.
     """
@@ -233,8 +233,8 @@ def _scatter(base: Arm, arm: Arm) -> float | None:
 
 @functools.lru_cache
 def _largest_ratio(seeds: int) -> float:
-    """Of two estimates of one variance, in all but the share `UNSTABLE` of cases."""
-    return float(stats.f.ppf(1.0 - UNSTABLE, seeds - 1, seeds - 1))
+    """Of two estimates of one variance, in all but the share `RARELY` of cases."""
+    return float(stats.f.ppf(1.0 - RARELY, seeds - 1, seeds - 1))
 
 
 def _mostly_above(differences: NDArray[np.float64], bound: float, confidence: float) -> bool:
