@@ -55,7 +55,8 @@ class Comparison:
             a run of either arm diverged.
         beyond: the same over the tolerance. Where that is estimated, the interval holds its error too.
         verdict: ``gained`` (the interval of `lost` is below 0), ``held`` (that of `beyond` is), ``lost`` (`beyond` is
-            above 0, or almost every seed of an arm that scatters is), ``diverged`` (a run of this arm did), or ``not told apart``.
+            above 0, or almost every seed of an arm that scatters is), ``diverged`` (a run of this arm did), or
+            ``not told apart``.
         scatter: spread between seeds over that of the first arm, where it is clearly larger.
         seeds_needed: seeds in all under which a verdict is likely, if the means stay where they are; None where there
             is a verdict, or `MOST_SEEDS` would not do.
