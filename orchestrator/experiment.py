@@ -1,7 +1,8 @@
 """An experiment under way: gangs, record, tracking and console, started together and taken down together.
 
 Entry points that train trials (the sweep, and what comes after it) share this; what they search and report is theirs.
-One whose results are of another kind overrides `described`, `concluded`, `drawn`, `summary`, `write_tables` and `say`.
+One whose results are of another kind overrides `described`, `concluded`, `drawn`, `summary`, `write_tables` and `say`;
+one that trains no trials sets `gangs_wanted` to False.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Experiment:
         resume_command: what takes the run on if it is cut.
         past: what an earlier process left in `run_dir`; None for a new run.
     """
+
+    gangs_wanted = True
 
     def __init__(
         self,
@@ -282,7 +285,7 @@ class Experiment:
         return Pool(
             session=self.session,
             shape=shape,
-            gangs=gangs,
+            gangs=gangs if self.gangs_wanted else 0,
             settings=WorkerSettings(
                 gang=0,
                 threads=cluster.threads,

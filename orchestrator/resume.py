@@ -37,7 +37,7 @@ class Entry:
     """An entry point whose runs can be taken on.
 
     Attributes:
-        name: ``sweep`` or ``study``.
+        name: ``sweep``, ``study`` or ``probe``.
         free: settings that a run of it may be taken on with, beside `FREE`; they decide how much is done.
         start: runs what is prepared: ``(prepared, out, past=, overrides=)``.
         finish: writes the last words again for a run that is done: ``(console, summary, uri)``.
@@ -91,7 +91,8 @@ def resume(folder: str, overrides: Sequence[str], entry: Entry) -> int:
 
 def _check_kind(run_dir: RunDir, entry: Entry) -> None:
     started = first_event(run_dir.events, "sweep_started") if run_dir.events.exists() else None
-    kind = entry.name if started is None else "study" if "study" in started else "sweep"
+    kinds = ("study", "probe")
+    kind = entry.name if started is None else next((name for name in kinds if name in started), "sweep")
     if kind != entry.name:
         remedy = f"python -m orchestrator.{kind} --resume takes it on"
         raise StorageError(f"the folder holds a {kind}", key="--resume", value=run_dir.uri, remedy=remedy)

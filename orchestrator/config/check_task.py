@@ -29,7 +29,7 @@ def check_task(reach: Reach, facts: Facts) -> list[str]:
     _check_option_values(reach, facts)
     _check_optimizer(reach, facts)
     _check_objective(reach, facts)
-    return []
+    return _check_offload(reach)
 
 
 def task_options(reach: Reach) -> Iterator[dict[str, Any]]:
@@ -95,6 +95,18 @@ def _check_optimizer(reach: Reach, facts: Facts) -> None:
             except ValueError as error:
                 key = searched[0] if len(searched) == 1 else "optimizer.name"
                 raise Refusal.from_error(error, key=reach.where(key), value=chosen.get(key, name)) from None
+
+
+def _check_offload(reach: Reach) -> list[str]:
+    key = "training.offload_optimizer"
+    if True not in reach.values(key):
+        return []
+    if True in reach.values("optimizer.capturable"):
+        rule = f"a step that is captured on a GPU cannot be made on the host, as {key} asks"
+        raise Refusal(rule, key=reach.where("optimizer.capturable"), value=True, remedy=f"remove it, or {key}")
+    if reach.spec.cluster.gpus_per_worker:
+        return []
+    return [f"{reach.where(key)}: frees nothing for workers without a GPU, and holds the parameters twice"]
 
 
 def _check_objective(reach: Reach, facts: Facts) -> None:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
 
 from orchestrator.config.duration import Duration
 from orchestrator.config.refusal import Refusal
@@ -60,6 +71,17 @@ def _auto_or_flag(value: Any) -> bool | Literal["auto"]:
     raise Refusal("must be auto, true or false", value=value, remedy="write one of these without quotes")
 
 
+def _bytes(value: Any) -> int:
+    value, size = whole(value), 0
+    if not isinstance(value, bool) and (not isinstance(value, str) or value.strip()[-1:].isalpha()):
+        with suppress(ValidationError, OverflowError):
+            size = int(_SIZES.validate_python(value))
+    if not 1 <= size <= MOST:
+        rule = f"must be a size from 1 to {MOST:g} bytes"
+        raise Refusal(rule, value=value, remedy="write it with its unit, such as 80GiB or 16GB, or in plain bytes")
+    return size
+
+
 def _share(value: Any) -> Duration:
     try:
         share = Duration.parse(value)
@@ -99,6 +121,7 @@ def _plain_interval(interval: Duration) -> int | str:
     return int(interval.value) if interval.unit == "samples" else str(interval)
 
 
+_SIZES = TypeAdapter(ByteSize)
 MOST = 10**15  # below 2**53, so that a count stays exact where it becomes a float
 
 Count = Annotated[int, BeforeValidator(whole), Field(ge=1, le=MOST)]
@@ -107,6 +130,7 @@ Seed = Annotated[int, BeforeValidator(whole), Field(ge=0, lt=2**63)]
 Positive = Annotated[float, Field(gt=0)]
 AutoOrCount = Annotated[int | Literal["auto"], PlainValidator(_auto_or_count)]
 AutoOrFlag = Annotated[bool | Literal["auto"], PlainValidator(_auto_or_flag)]
+Bytes = Annotated[int, PlainValidator(_bytes)]
 AnyDuration = Annotated[Duration, PlainValidator(Duration.parse), PlainSerializer(plain_duration)]
 Share = Annotated[Duration, PlainValidator(_share), PlainSerializer(plain_duration)]
 Interval = Annotated[Duration, PlainValidator(_interval), PlainSerializer(_plain_interval)]

@@ -78,6 +78,7 @@ def resolve_trial(
         noise_probe=training.noise_probe,
         reducer=reducer,
         checkpoint_activations=training.checkpoint_activations,
+        offload_optimizer=training.offload_optimizer,
         loader=LoaderSpec(
             workers=loader.workers,
             prefetch=loader.prefetch,

@@ -5,7 +5,7 @@ Both search nothing but compare batches, so that every other key of the space ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -46,43 +46,6 @@ def batches_of(spec: SweepSpec) -> tuple[int, ...] | None:
     return ladder_of(spec) if spec.study.batches == "auto" else spec.study.batches
 
 
-def settled(spec: SweepSpec) -> tuple[dict[str, Any], list[str]]:
-    """The spec, as it stands in YAML, with one value for every key of its space but the batch, and neither search nor
-    target; and what is to be said of that."""
-    values = {key: _value(spec, key, parameter) for key, parameter in spec.space.items() if key != BATCHES}
-    raw = spec.to_dict()
-    for key, value in values.items():
-        *path, name = key.split(".")
-        section = raw
-        for part in path:
-            section = section[part]
-        section[name] = value
-    raw["search"] = SearchSection().model_dump(mode="json")
-    raw["objective"] = {"kind": "best_metric", "metric": spec.objective.metric}
-    raw["space"] = {}
-    return raw, list(_notes(spec, values))
-
-
-def about_training(warnings: Iterable[str]) -> list[str]:
-    """Without those about the space, which are of no interest where nothing is searched."""
-    return [text for text in warnings if not text.startswith("space")]
-
-
-def is_written(spec: SweepSpec, key: str) -> bool:
-    """Whether the file, or ``--set``, gave `key` a value outside the space."""
-    section: Any = spec
-    for part in key.split("."):
-        if isinstance(section, OpenSection) and part in section.options:
-            return True
-        if not isinstance(section, BaseModel):
-            return True
-        name = attribute_name(type(section), part) if _has(section, part) else None
-        if name is None or name not in section.model_fields_set:
-            return False
-        section = getattr(section, name)
-    return True
-
-
 def _as(loaded: Loaded, method: Method, check: Callable[[SweepSpec], None], file: str) -> Loaded:
     spec = loaded.spec
     try:
@@ -98,6 +61,34 @@ def _as(loaded: Loaded, method: Method, check: Callable[[SweepSpec], None], file
         raw["lr"]["decay"] = "none"
         warnings.append(f"lr.decay = {spec.lr.decay}: a scan sees the beginning of training, and leaves it out")
     return Loaded(spec=spec_from_dict(raw, file=file), warnings=tuple(warnings), set_keys=loaded.set_keys)
+
+
+def settled(spec: SweepSpec) -> tuple[dict[str, Any], list[str]]:
+    """The spec, as it stands in YAML, with one value for every key of its space but the batch, and neither search nor
+    target; and what is to be said of that."""
+    values = {key: one_value(spec, key, parameter) for key, parameter in spec.space.items() if key != BATCHES}
+    raw = with_values(spec, values)
+    raw["search"] = SearchSection().model_dump(mode="json")
+    raw["objective"] = {"kind": "best_metric", "metric": spec.objective.metric}
+    raw["space"] = {}
+    return raw, list(notes_on(spec, values))
+
+
+def about_training(warnings: Iterable[str]) -> list[str]:
+    """Without those about the space, which are of no interest where nothing is searched."""
+    return [text for text in warnings if not text.startswith("space")]
+
+
+def with_values(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec as a dict, with `values` by dotted key written into it."""
+    raw = spec.to_dict()
+    for key, value in values.items():
+        *path, name = key.split(".")
+        section = raw
+        for part in path:
+            section = section[part]
+        section[name] = value
+    return raw
 
 
 def _check_branch(spec: SweepSpec) -> None:
@@ -119,7 +110,7 @@ def _checked_batches(spec: SweepSpec, method: Method) -> tuple[int, ...] | None:
     return batches
 
 
-def _value(spec: SweepSpec, key: str, parameter: Parameter) -> Any:
+def one_value(spec: SweepSpec, key: str, parameter: Parameter) -> Any:
     """What stands outside the space, if it was written there or is a default among the choices; else the middle."""
     found: Any = spec.to_dict()
     for part in key.split("."):
@@ -127,6 +118,21 @@ def _value(spec: SweepSpec, key: str, parameter: Parameter) -> Any:
     if is_written(spec, key) or (isinstance(parameter, Choices) and parameter.contains(found)):
         return found
     return _middle(parameter)
+
+
+def is_written(spec: SweepSpec, key: str) -> bool:
+    """Whether the file, or ``--set``, gave `key` a value outside the space."""
+    section: Any = spec
+    for part in key.split("."):
+        if isinstance(section, OpenSection) and part in section.options:
+            return True
+        if not isinstance(section, BaseModel):
+            return True
+        name = attribute_name(type(section), part) if _has(section, part) else None
+        if name is None or name not in section.model_fields_set:
+            return False
+        section = getattr(section, name)
+    return True
 
 
 def _has(section: BaseModel, part: str) -> bool:
@@ -147,7 +153,8 @@ def _middle(parameter: Parameter) -> Any:
     return float(f"{middle:.3g}")
 
 
-def _notes(spec: SweepSpec, values: dict[str, Any]) -> Iterator[str]:
+def notes_on(spec: SweepSpec, values: dict[str, Any]) -> Iterator[str]:
+    """What is told of the values that keys of the space were given."""
     for key, value in values.items():
         how = "as written outside the space" if is_written(spec, key) else "from the space, which is not searched here"
         yield f"{key} = {value}: {how}"

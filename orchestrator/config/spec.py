@@ -12,6 +12,7 @@ from pydantic import Field, PlainSerializer, PlainValidator
 
 from orchestrator.config import yaml_form
 from orchestrator.config.fields import Section, Seed
+from orchestrator.config.probe_section import ProbeSection
 from orchestrator.config.space import Parameter
 from orchestrator.config.space_form import dump_space, parse_space
 from orchestrator.config.study_section import StudySection
@@ -60,6 +61,7 @@ class SweepSpec(Section):
     evaluation: EvaluationSection = EvaluationSection()
     search: SearchSection = SearchSection()
     study: StudySection = StudySection()
+    probe: ProbeSection = ProbeSection()
     cluster: ClusterSection = ClusterSection()
     checkpoint: CheckpointSection = CheckpointSection()
     tracking: TrackingSection = TrackingSection()

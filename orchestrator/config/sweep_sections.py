@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from orchestrator.config.duration import Duration
-from orchestrator.config.fields import MOST, AutoOrCount, Count, Interval, Positive, Section, whole
+from orchestrator.config.fields import MOST, AutoOrCount, Bytes, Count, Interval, Positive, Section, whole
 from orchestrator.config.refusal import Refusal
+from orchestrator.theory.memory import MARGIN
 
 Kind = Literal["best_metric", "samples_to_target", "time_to_target", "updates_and_samples"]
 Sampler = Literal["tpe", "gp", "random", "grid", "nsga2"]
@@ -106,6 +107,12 @@ class ClusterSection(Section):
 
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0
     """GPUs that Ray reserves for one worker."""
+
+    device_memory: Bytes | None = None
+    """Memory of one worker's device, such as 80GiB or 16GB, or in bytes; null asks the device."""
+
+    memory_margin: Annotated[float, Field(ge=0, lt=1)] = MARGIN
+    """Share of the device's memory that micro batches which are chosen for a worker leave free."""
 
     threads: Count = 1
     """CPU threads of one worker."""

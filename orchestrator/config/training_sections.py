@@ -152,6 +152,9 @@ class TrainingSection(Section):
     checkpoint_activations: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
     """Class of modules, such as _Block, that run forward again in the backward pass to save memory; null saves none."""
 
+    offload_optimizer: bool = False
+    """Whether a GPU's optimizer keeps its state in host memory and steps on the CPU threads of its worker."""
+
     loss_scale: LossScaleSection = LossScaleSection()
 
     loader: LoaderSection = LoaderSection()

@@ -131,6 +131,7 @@ class TrialSpec:
     reducer: Reducer = "flat"
     loader: LoaderSpec = LoaderSpec()
     checkpoint_activations: str | None = None
+    offload_optimizer: bool = False
     start: Start | None = None
     keep_at: tuple[int, ...] = ()
 
@@ -185,7 +186,7 @@ class TrialSpec:
     def _decisive(self) -> dict[str, Any]:
         raw = self.to_dict()
         raw["lr"] = {k: raw["lr"][k] for k in ("peak", "warmup_samples", "decay", "final")}
-        del raw["keep_at"], raw["checkpoint_activations"]
+        del raw["keep_at"], raw["checkpoint_activations"], raw["offload_optimizer"]
         if not self.eval_growth:  # what trials are known by that are older than these fields stays what it was
             del raw["eval_growth"]
         if self.start is None:

@@ -100,7 +100,8 @@ class Console:
 
     def _write_line(self, event: Event) -> None:
         text = plain_lines.line_of(event, self._history)
-        if text is None and event["t"] - self._last_line_at >= PROGRESS_EVERY_S:
+        trains = "probe" not in self._history.started
+        if text is None and trains and event["t"] - self._last_line_at >= PROGRESS_EVERY_S:
             text = Progress.of(self._history, Objective.of(self._history), now=event["t"]).line()
         if text is not None:
             self._last_line_at = event["t"]

@@ -13,7 +13,8 @@ def line_of(event: Event, history: SweepHistory) -> str | None:
     """The line of `event`, which `history` has already taken in; None for events that are not worth one."""
     match event["event"]:
         case "sweep_started":
-            return f"{event['name']}: {Objective.of(history).describe()}"
+            what = "memory and speed" if "probe" in event else Objective.of(history).describe()
+            return f"{event['name']}: {what}"
         case "gang_started":
             device = event["workers"][0]["device"] if event["workers"] else "?"
             return f"gang {event['gang']}: {len(event['workers'])} workers on {device}"

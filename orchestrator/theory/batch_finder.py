@@ -41,6 +41,7 @@ class Sight:
         rows: samples in the first batch that the loader gave; None if it gave none.
         held_before_bytes: memory held by the process before the try; 0 in a fresh process.
         held_after_bytes: held after it, all of it given back.
+        peak_bytes: the most that was held; 0 where it was not measured.
     """
 
     fits: bool
@@ -50,6 +51,7 @@ class Sight:
     rows: int | None = None
     held_before_bytes: int = 0
     held_after_bytes: int = 0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 
 from orchestrator.theory.batch_plan import BatchPlan, InfeasiblePlan, replan
 
-_STATE_OF_ADAM = 2
-"""Copies of the parameters: both moments."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
@@ -20,11 +17,12 @@ class MemoryUse:
         peak_bytes: the most that is held at once during updates.
         parameters: of these, parameters and buffers.
         gradients: the reducer's buffer, or two where the noise probe measures micro batches.
-        optimizer: the optimizer's state.
+        optimizer: the optimizer's state; 0 where it is offloaded.
         activations: made in forward passes, by the innermost module that made them; "" outside of all modules.
         rest: everything else: the batch, gradients of activations, temporaries.
         evaluation_bytes: the peak of an evaluation, all else still held.
         layers: class name by module.
+        host_bytes: beside all of these, in host memory: an offloaded optimizer's parameters, gradients and state.
     """
 
     plan: BatchPlan
@@ -36,6 +34,7 @@ class MemoryUse:
     rest: int
     evaluation_bytes: int
     layers: dict[str, str] = field(repr=False)
+    host_bytes: int = 0
 
 
 def layer_growth(small: MemoryUse, large: MemoryUse) -> dict[str, float]:
@@ -69,7 +68,9 @@ class Remedy:
     keeps: str
 
 
-def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bool) -> tuple[Remedy, ...]:
+def remedies(
+    use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bool, on_cpu: bool = False
+) -> tuple[Remedy, ...]:
     """What would free memory, what changes least of the training first.
 
     Estimates, from what is held at the peak: what freeing it does to the rest is told by a new prediction. Assumed:
@@ -81,6 +82,7 @@ def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bo
         eval_batch: samples in an evaluation batch.
         precision: of the trial, such as ``fp32``.
         noise_probe: whether the trial measures the noise scale.
+        on_cpu: whether the device is the host itself, so that offloading to it frees nothing.
 
     >>> use = MemoryUse(plan=BatchPlan(global_batch=64, micro_batch=32, accumulation=2, world_size=1), peak_bytes=1500,
     ...     parameters=100, gradients=200, optimizer=200, activations={"a.x": 300, "b.x": 500}, rest=200,
@@ -89,6 +91,7 @@ def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bo
     ...     print(one.frees_bytes, one.what)
     500 micro batch 16 with accumulation 4
     300 activation checkpointing of the 2 modules of class Block
+    200 the optimizer's state in host memory
     350 bf16 autocast
     100 no noise probe, which keeps a second gradient
     200 an optimizer without state, such as SGD without momentum
@@ -96,6 +99,7 @@ def remedies(use: MemoryUse, *, eval_batch: int, precision: str, noise_probe: bo
     found = [
         *_smaller(use, eval_batch, noise_probe),
         *_checkpointed(use),
+        *_offloaded(use, on_cpu),
         *_half(use, precision),
         *_leaner(use, noise_probe),
     ]
@@ -144,6 +148,16 @@ def _checkpointed(use: MemoryUse) -> Iterator[Remedy]:
             change={"training.checkpoint_activations": best[1]},
             frees_bytes=best[0],
             keeps="the same update; their forward passes run twice",
+        )
+
+
+def _offloaded(use: MemoryUse, on_cpu: bool) -> Iterator[Remedy]:
+    if not on_cpu:
+        yield Remedy(
+            what="the optimizer's state in host memory",
+            change={"training.offload_optimizer": True},
+            frees_bytes=use.optimizer,
+            keeps="the same update, up to rounding; gradients go to the host and parameters back, and its CPUs step",
         )
 
 

@@ -72,6 +72,7 @@ def params_of(trial_started: Record, sweep_started: Record) -> dict[str, str]:
         "grad_clip": spec.grad_clip,
         "noise_probe": spec.noise_probe,
         "checkpoint_activations": spec.checkpoint_activations,
+        "offload_optimizer": spec.offload_optimizer,
         "seed": spec.seed,
         "budget/samples": spec.budget_samples,
         "budget/updates": spec.updates,

@@ -89,6 +89,7 @@ _TRIAL_PARAMS = (
     ("grad_clip!", "", "largest norm of the mean gradient; `none` is no clipping"),
     ("noise_probe!", "", "whether the noise scale is measured"),
     ("checkpoint_activations!", "", "class of modules whose forward pass is run again to save memory; `none` for none"),
+    ("offload_optimizer!", "", "whether the optimizer's state is in host memory, where its step is made"),
     ("seed!", "", "seed of model, sample order and augmentation"),
     ("budget/samples!", "samples", "training length"),
     ("budget/updates!", "count", "training length, rounded up"),

@@ -7,6 +7,7 @@ from collections import Counter
 from orchestrator.config.trial import TrialSpec
 from orchestrator.theory.batch_plan import BatchPlan
 from orchestrator.theory.memory_use import MemoryUse
+from orchestrator.training.storages import Ledger
 from orchestrator.training.task import Task
 from orchestrator.training.traced_step import traced_trial
 
@@ -18,7 +19,8 @@ def predict_memory(spec: TrialSpec, task: Task) -> MemoryUse:
     """Predict the peak of `spec`'s updates on one worker.
 
     What `setup`, `step` and the optimizer allocate is counted as torch's storages, see `traced_trial`. What a kernel
-    uses inside, what the allocator rounds up and what libraries hold (a CUDA context, cuBLAS workspaces) is not.
+    uses inside, what the allocator rounds up and what libraries hold (a CUDA context, cuBLAS workspaces) is not. With
+    an offloaded optimizer the device is taken for one apart from its host; a CPU's process holds both counts.
 
     Args:
         spec: its `plan` is predicted.
@@ -33,11 +35,11 @@ def predict_memory(spec: TrialSpec, task: Task) -> MemoryUse:
         peak, at_peak = trial.ledger.peak_bytes, trial.ledger.at_peak
         trial.ledger.restart_peak()
         trial.evaluate()
-        return _use(spec.plan, peak, at_peak, trial.ledger.peak_bytes, trial.layers)
+        return _use(spec.plan, peak, at_peak, trial.ledger, trial.layers)
 
 
 def _use(
-    plan: BatchPlan, peak: int, at_peak: dict[tuple[str, str], int], evaluation: int, layers: dict[str, str]
+    plan: BatchPlan, peak: int, at_peak: dict[tuple[str, str], int], ledger: Ledger, layers: dict[str, str]
 ) -> MemoryUse:
     known: Counter[str] = Counter()
     activations: Counter[str] = Counter()
@@ -55,6 +57,7 @@ def _use(
         optimizer=named[2],
         activations=dict(activations.most_common()),
         rest=peak - sum(named) - sum(activations.values()),
-        evaluation_bytes=evaluation,
+        evaluation_bytes=ledger.peak_bytes,
+        host_bytes=ledger.host_bytes,
         layers=layers,
     )

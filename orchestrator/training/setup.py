@@ -20,6 +20,7 @@ from orchestrator.training.group import Group
 from orchestrator.training.loader import open_loader
 from orchestrator.training.memory import release
 from orchestrator.training.notes import split_notes
+from orchestrator.training.offload import offloaded
 from orchestrator.training.optimizer import build_optimizer
 from orchestrator.training.parts import Parts
 from orchestrator.training.precision import Scaler, autocast, set_dtype
@@ -125,12 +126,15 @@ def _local_parts(spec: TrialSpec, task: Task, group: Group, samples_seen: int, b
     def loss(batch: Any) -> tuple[Tensor, Any]:
         return task.loss(model, batch)
 
+    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return build_optimizer(spec.optimizer.name, spec.optimizer.options, parameters, lr=spec.lr.peak)
+
     context = autocast(group.device, spec.precision)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Parts(
         model=model,
         parameters=parameters,
-        optimizer=build_optimizer(spec.optimizer.name, spec.optimizer.options, parameters, lr=spec.lr.peak),
+        optimizer=offloaded(parameters, optimizer) if spec.offload_optimizer else optimizer(parameters),
         loss=loss,
         load=training_batches,
         batches=training_batches(spec.plan, samples_seen),

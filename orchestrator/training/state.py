@@ -75,7 +75,8 @@ def unpack(data: bytes, trajectory: str) -> State:
     if state["trajectory"] != trajectory:
         raise OtherTrial(
             f"the checkpoint is of trial {state['trajectory']}, and this is {trajectory}: only the split of the "
-            "global batch, the reducer and the loader may change. Give each trial a folder of its own"
+            "global batch, the reducer, the loader and what saves memory may change. Give each trial a folder of its "
+            "own"
         )
     return state
 

@@ -18,6 +18,8 @@ from torch.utils._pytree import tree_iter
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _NUMBER = {torch.bool: True}
+HOST = "host"
+"""Label of what would be in host memory if there were a device."""
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -28,8 +30,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         label: what is being done.
         live: bytes by label.
-        peak_bytes: the most that was live at once.
+        peak_bytes: the most that was live at once, apart from `HOST`.
         at_peak: bytes by (label, module) then; module is "" outside of forward passes.
+        host_bytes: the most that was live at once under `HOST`.
         number: what a tensor's value is taken for where it is read (``float(x)``); None reads it.
     """
 
@@ -37,9 +40,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.label, self.number = "other", number
         self.live: Counter[tuple[str, str]] = Counter()
-        self.peak_bytes = 0
+        self.peak_bytes = self.host_bytes = 0
         self.at_peak: dict[tuple[str, str], int] = {}
-        self._total = 0
+        self._total = self._on_host = 0
         self._known: dict[int, tuple[weakref.ref[Any], tuple[str, str], int]] = {}
         self._modules: list[str] = []
 
@@ -65,10 +68,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             self._see(tensor)
             key = _key(tensor)
-            ref, (old, module), size = self._known[key]
-            self.live[old, module] -= size
-            self.live[label, ""] += size
+            ref, old, size = self._known[key]
             self._known[key] = ref, (label, ""), size
+            self._add(old, -size)
+            self._add((label, ""), size)
 
     def restart_peak(self) -> None:
         """The peak from now on."""
@@ -99,6 +102,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _add(self, where: tuple[str, str], size: int) -> None:
         self.live[where] += size
+        if where[0] == HOST:
+            self._on_host += size
+            self.host_bytes = max(self.host_bytes, self._on_host)
+            return
         self._total += size
         if size > 0:
             self._rise()
@@ -107,7 +114,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Equal peaks count too: the later one knows what the optimizer's state is.
         if self._total >= self.peak_bytes:
             self.peak_bytes = self._total
-            self.at_peak = {where: size for where, size in self.live.items() if size}
+            self.at_peak = {where: size for where, size in self.live.items() if size and where[0] != HOST}
 
 
 def _key(tensor: Tensor) -> int:

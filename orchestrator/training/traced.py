@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,15 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from orchestrator.theory.memory import largest_samples
 from orchestrator.training.batches import convert, tensors
 from orchestrator.training.group import Solo
 from orchestrator.training.requests import Request, reader
+from orchestrator.training.sample_sizes import find_largest
 from orchestrator.training.task import Sum, Task
 
-_LOOKED_AT = 256
-_ALIKE = 16
-"""Samples of one size after which the others are taken to have it too."""
+_seen: tuple[weakref.ref[Task], tuple[BatchShape, BatchShape]] | None = None  # of the task that was traced last
 
 
 class BatchShape:
@@ -27,8 +26,8 @@ class BatchShape:
     """
 
     def __init__(self, data: Any) -> None:
-        read, ids = reader(data), _largest_ids(data)
-        two, three = (read(Request(np.array(ids[:n], dtype=np.int64), None, 0)) for n in (2, 3))
+        read, ids = reader(data), find_largest(data).ids
+        two, three = (read(Request(np.array(ids[:n], dtype=np.int64), 0, 0)) for n in (2, 3))
         self._structure = two
         self._shapes = [(a.shape, b.shape, a.dtype) for a, b in zip(tensors(two), tensors(three), strict=True)]
 
@@ -72,8 +71,9 @@ class TracedTask(Task):
         train, val = task.train_data(), task.val_data()
         self.config, self.metric_modes = task.config, task.metric_modes  # type: ignore[misc]
         self._task, self._model, self._tell = task, model, tell
-        self._train = ShapedData(BatchShape(train), len(train), lambda: tell("data"))
-        self._val = ShapedData(BatchShape(val), min(len(val), eval_rows), lambda: tell("data"))
+        of_train, of_val = _shapes(task, train, val)
+        self._train = ShapedData(of_train, len(train), lambda: tell("data"))
+        self._val = ShapedData(of_val, min(len(val), eval_rows), lambda: tell("data"))
 
     def model(self) -> nn.Module:
         """The given one."""
@@ -112,14 +112,9 @@ class OneOf(Solo):
         return [value] * self.world_size
 
 
-def _largest_ids(data: Any) -> list[int]:
-    """Three samples, the largest first, of those that were looked at."""
-    ids = np.unique(np.linspace(0, len(data) - 1, min(len(data), _LOOKED_AT)).astype(np.int64)).tolist()
-    read = reader(data)
-    sizes: list[int] = []
-    for i in ids:
-        sizes.append(sum(tensor.numel() for tensor in tensors(read(Request(np.array([i]), None, 0)))))
-        if len(sizes) >= _ALIKE and len(set(sizes)) == 1:
-            break
-    found = [ids[i] for i in largest_samples(sizes, 3)]
-    return (found * 3)[:3]
+def _shapes(task: Task, train: Any, val: Any) -> tuple[BatchShape, BatchShape]:
+    """Those of a task's data, looked through once for all predictions in a row."""
+    global _seen
+    if _seen is None or _seen[0]() is not task:
+        _seen = weakref.ref(task), (BatchShape(train), BatchShape(val))
+    return _seen[1]

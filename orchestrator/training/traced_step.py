@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from orchestrator.config.trial import LoaderSpec, TrialSpec
+from orchestrator.training.failures import Guard
 from orchestrator.training.flat import FlatReducer
 from orchestrator.training.optimizer import step
 from orchestrator.training.precision import set_dtype
@@ -19,7 +20,7 @@ from orchestrator.training.records import Failure
 from orchestrator.training.seeding import isolated
 from orchestrator.training.setup import prepare
 from orchestrator.training.step import accumulate
-from orchestrator.training.storages import Ledger
+from orchestrator.training.storages import HOST, Ledger
 from orchestrator.training.task import Task
 from orchestrator.training.traced import OneOf, TracedTask
 
@@ -68,7 +69,7 @@ class TracedTrial:
 
     Attributes:
         ledger: counts what is held, by ``parameters``, ``gradients``, ``optimizer``, ``data``, ``forward``,
-            ``backward`` and ``update``.
+            ``backward`` and ``update``, and as `HOST` what an offloaded optimizer has.
         layers: class name by module.
     """
 
@@ -80,6 +81,8 @@ class TracedTrial:
         ledger.watch(self._parts.model)
         assert isinstance(self._parts.reducer, FlatReducer)
         ledger.file(self._parts.reducer.buffers(), "gradients")
+        if spec.offload_optimizer:
+            ledger.file(_stepped(self._parts.optimizer), HOST)
         ledger.restart_peak()
 
     def update(self) -> None:
@@ -88,10 +91,13 @@ class TracedTrial:
         self._updates += 1
         share = accumulate(self._spec, self._parts, self._group, seen, failure=None, stop=False, pause=False)
         _whole(share.failure)
-        self.ledger.label = "update"
         self._parts.reducer.rescale(0.5)
-        step(self._parts.optimizer, 0.1)
-        self.ledger.file(_state(self._parts.optimizer), "optimizer")
+        self.ledger.label = HOST if self._spec.offload_optimizer else "update"
+        with Guard(0, "update") as guard:
+            step(self._parts.optimizer, 0.1)
+        _whole(guard.failure)
+        self.ledger.file(_state(self._parts.optimizer), HOST if self._spec.offload_optimizer else "optimizer")
+        self.ledger.label = "update"
 
     def evaluate(self) -> None:
         """One evaluation batch; no update comes after it."""
@@ -136,6 +142,10 @@ def _without_memory(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
 
 def _tensors(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _state(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:

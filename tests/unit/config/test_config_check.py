@@ -65,6 +65,13 @@ def test_a_sound_spec_passes_in_silence(check):
             "needs lr.exponent",
             "lr.exponent",
         ),
+        (
+            ["optimizer={name: AdamW, capturable: true}", "training.offload_optimizer=true"],
+            "optimizer.capturable",
+            True,
+            "cannot be made on the host",
+            "remove it, or training.offload_optimizer",
+        ),
         (["space.lr.rule=[noise]"], "space.lr.rule", "noise", "needs lr.noise_scale", "lr.noise_scale"),
         (["space.lr.rule=[sde]"], "space.lr.rule", "sde", "adaptive optimizer", "for SGD use"),
         (
@@ -158,6 +165,8 @@ def test_optimizer_options_are_checked_by_its_owner(check_refused, check):
         ([*TARGET, "search.early_stopping=asha+race", "search.lowest_rung=64"], []),
         (["space.lr.rule=[sde]", "optimizer={name: AdamW}"], []),
         (["lr.warmup=312 updates"], []),
+        (["training.offload_optimizer=true"], ["training.offload_optimizer: frees nothing for workers without a GPU"]),
+        (["training.offload_optimizer=true", "cluster.gpus_per_worker=1"], []),
         (["lr.warmup=20000 samples"], []),
     ],
 )

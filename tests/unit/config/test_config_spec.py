@@ -20,6 +20,7 @@ from orchestrator.config.refusal import Refusal
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.training_sections import BatchSection, TaskSection
 from orchestrator.config.yaml_form import parse
+from orchestrator.theory.memory import MARGIN
 
 names = st.text("abcxyz", min_size=1, max_size=6)
 values = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(0, 1) | st.sampled_from(["1e3", "no", "5%", "mlp"])
@@ -64,6 +65,27 @@ def test_a_written_spec_reads_back_equal(document):
     assert spec_from_dict(spec.to_dict()) == spec
     assert spec_from_dict(parse(spec.to_yaml())) == spec
     assert json.loads(json.dumps(spec.to_dict())) == spec.to_dict() == yaml.safe_load(spec.to_yaml())
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("80GiB", 80 * 2**30),
+        ("512 MiB", 512 * 2**20),
+        ("1.5gib", 3 * 2**29),
+        ("16GB", 16 * 10**9),
+        ("2e9", 2 * 10**9),
+        ("1_000_000", 10**6),
+        ("null", None),
+    ],
+)
+def test_sizes_are_bytes_in_any_unit_and_written_as_bytes(written, size):
+    cluster = {"device_memory": parse(written), "memory_margin": 0.1}
+    spec = spec_from_dict({"task": {"name": "digits"}, "cluster": cluster})
+    assert spec.cluster.device_memory == size
+    assert parse(spec.to_yaml())["cluster"]["device_memory"] == size
+    assert spec_from_dict(parse(spec.to_yaml())) == spec
+    assert spec_from_dict({"task": {"name": "digits"}}).cluster.memory_margin == MARGIN
 
 
 def test_a_written_spec_is_a_file_that_loads(digits, tmp_path):

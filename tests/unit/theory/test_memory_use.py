@@ -30,8 +30,18 @@ def offered(found: MemoryUse, precision: str = "fp32", noise_probe: bool = True)
 
 
 def test_what_changes_the_training_least_comes_first() -> None:
-    assert list(offered(use(evaluation_bytes=2000))) == ["an", "micro", "activation", "bf16"]
-    assert list(offered(use())) == ["micro", "activation", "bf16", "an"]
+    assert list(offered(use(evaluation_bytes=2000))) == ["an", "micro", "activation", "the", "bf16"]
+    assert list(offered(use())) == ["micro", "activation", "the", "bf16", "an"]
+
+
+def test_an_offloaded_optimizer_frees_its_state_once() -> None:
+    assert offered(use())["the"].change == {"training.offload_optimizer": True}
+    assert offered(use())["the"].frees_bytes == 200
+    assert "the" not in offered(use(optimizer=0, host_bytes=400))
+    assert all(
+        "offload" not in str(one.change)
+        for one in remedies(use(), eval_batch=64, precision="fp32", noise_probe=True, on_cpu=True)
+    )
 
 
 def test_a_first_accumulation_costs_the_noise_probes_second_gradient() -> None:

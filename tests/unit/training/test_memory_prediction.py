@@ -38,13 +38,19 @@ def spec_of(
     precision: str = "fp32",
     probe: bool = True,
     saved: str | None = None,
+    offload: bool = False,
     **options: Any,
 ) -> TrialSpec:
     raw = {
         "task": {"name": task, **options},
         "batch": {"global": micro * accumulation, "micro": micro, "accumulation": accumulation},
         "optimizer": {"name": optimizer},
-        "training": {"precision": precision, "noise_probe": probe, "checkpoint_activations": saved},
+        "training": {
+            "precision": precision,
+            "noise_probe": probe,
+            "checkpoint_activations": saved,
+            "offload_optimizer": offload,
+        },
         "budget": {"samples": 100_000, "eval_every": 100_000},
         "lr": {"base": 1e-3},
         "cluster": {"workers": 1},
@@ -163,6 +169,22 @@ def test_with_activation_checkpointing_too(name: str) -> None:
         assert found.peak_bytes < 0.8 * predict_memory(replace(spec, checkpoint_activations=None), task).peak_bytes
 
 
+@pytest.mark.parametrize("optimizer", ["AdamW", "RMSprop"])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_an_offloaded_optimizer_is_beside_the_device(optimizer: str, precision: str) -> None:
+    spec = spec_of("bytes", micro=8, optimizer=optimizer, precision=precision)
+    off, task = replace(spec, offload_optimizer=True), load_task("bytes", {})
+    found, plain = predict_memory(off, task), predict_memory(spec, task)
+    assert (found.optimizer, plain.host_bytes) == (0, 0)
+    assert found.gradients == plain.gradients
+    assert found.peak_bytes <= plain.peak_bytes - plain.optimizer
+    assert found.evaluation_bytes == plain.evaluation_bytes - plain.optimizer
+    assert found.host_bytes >= found.parameters * 2 + plain.optimizer
+    # Without a device, the process holds both.
+    assert found.peak_bytes + found.host_bytes == pytest.approx(counted(off), rel=CLOSE)
+    assert found.peak_bytes + found.host_bytes == pytest.approx(allocated(off), rel=CLOSE)
+
+
 def test_the_parts_are_what_they_are_called() -> None:
     spec = spec_of(hidden=32)
     found = predict_memory(spec, load_task(spec.task.name, spec.task.options))
@@ -212,6 +234,7 @@ def test_remedies_free_about_what_they_say() -> None:
         "activation checkpointing of the 4 modules of class _Block": predict_memory(
             spec_of("bytes", saved="_Block", **options), task
         ),
+        "the optimizer's state in host memory": predict_memory(spec_of("bytes", offload=True, **options), task),
         "bf16 autocast": predict_memory(spec_of("bytes", precision="bf16", **options), task),
         "no noise probe, which keeps a second gradient": predict_memory(spec_of("bytes", probe=False, **options), task),
     }
@@ -231,6 +254,11 @@ def test_sizes_that_depend_on_values_are_not_predicted() -> None:
     name = "memory_tasks:Words"
     with pytest.raises(NotTraceable, match="the step cannot be traced: forward: DynamicOutputShape"):
         predict_memory(spec_of(name, masked=True), load_task(name, {"masked": True}))
+
+
+def test_an_optimizer_that_reads_its_state_is_not_predicted() -> None:
+    with pytest.raises(NotTraceable, match="the step cannot be traced: update: ZeroDivisionError"):
+        predict_memory(spec_of(optimizer="NAdam"), load_task("digits", {}))
 
 
 def test_a_prediction_leaves_the_tasks_data_as_it_was() -> None:

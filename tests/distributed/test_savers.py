@@ -1,4 +1,4 @@
-"""Saving activations leaves a trial's every bit as it is, over ranks, micro batches and both reducers."""
+"""What saves memory alone leaves a trial's every bit as it is, over ranks, micro batches and both reducers."""
 
 from __future__ import annotations
 
@@ -33,17 +33,22 @@ def trained(group: Any, trial: Any) -> Any:
     return outcome.status, outcome.reason, outcome.first_grad_norms, [e.metrics["val/loss"] for e in seen]
 
 
+SAVERS = {"activations": {"checkpoint_activations": "Block"}, "optimizer": {"offload_optimizer": True}}
+
+
 @pytest.mark.parametrize("reducer", ["flat", "ddp"])
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_the_same_bits(reducer: str, accumulation: int, two: Any) -> None:
     trial = toys.spec((8, accumulation, 2), updates=6, reducer=reducer, eval_every_samples=16 * accumulation)
     plain = two.run(trained, trial)
-    saved = two.run(trained, replace(trial, checkpoint_activations="Block"))
     assert plain[0][0] == "completed"
     assert len(plain[0][3]) == 6
-    assert saved == plain
+    for saver in SAVERS.values():
+        assert two.run(trained, replace(trial, **saver)) == plain
 
 
-def test_what_saves_memory_alone_is_no_other_trial() -> None:
+@pytest.mark.parametrize("saver", SAVERS)
+def test_what_saves_memory_alone_is_no_other_trial(saver: str) -> None:
     trial = toys.spec()
-    assert replace(trial, checkpoint_activations="Block").key == trial.key
+    saved = replace(trial, **SAVERS[saver])
+    assert (saved.key, saved.trajectory) == (trial.key, trial.trajectory)
