@@ -150,10 +150,11 @@ def _wait_for_resources(prepared: Prepared) -> None:
 
 def _is_done(prepared: Prepared, past: Past, entry: Entry) -> bool:
     now, was = prepared.spec.to_dict(), past.started.get("spec", {})
-    pairs = [(now[section][name], was.get(section, {}).get(name)) for section, name in map(_split, entry.free)]
-    return past.history.status == "done" and all(before == after for after, before in pairs)
+    return past.history.status == "done" and all(_at(now, key) == _at(was, key) for key in entry.free)
 
 
-def _split(key: str) -> tuple[str, str]:
-    section, _, name = key.partition(".")
-    return section, name
+def _at(spec: Any, key: str) -> Any:
+    """The setting `key` of a spec as it stands in YAML; None where it is not there."""
+    for name in key.split("."):
+        spec = spec.get(name) if isinstance(spec, dict) else None
+    return spec

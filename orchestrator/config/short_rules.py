@@ -1,11 +1,11 @@
 """What makes a spec one that the study methods branch and scan can train, without knowing its task yet.
 
-Both search nothing but compare batches, so that every other key of the space needs one value.
+Both search nothing but compare batches, so that every other key of the space needs one value; so does what scales.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -51,21 +51,32 @@ def _as(loaded: Loaded, method: Method, check: Callable[[SweepSpec], None], file
     try:
         check(spec)
         batches = _checked_batches(spec, method)
-        values = {key: one_value(spec, key, parameter) for key, parameter in spec.space.items() if key != BATCHES}
+        raw, notes = settled(spec)
     except Refusal as refusal:
         raise refusal.in_file(source_of(refusal.key, file=file, set_keys=loaded.set_keys)) from None
-    raw = with_values(spec, values)
-    raw["search"] = SearchSection().model_dump(mode="json")
-    raw["objective"] = {"kind": "best_metric", "metric": spec.objective.metric}
     raw["space"] = {} if batches is None else {BATCHES: list(batches)}
     raw["batch"]["global"] = raw["batch"]["reference"]
-    # What was said of the space is of no interest where nothing is searched.
-    warnings = [text for text in loaded.warnings if not text.startswith("space")]
-    warnings += notes_on(spec, values)
+    warnings = about_training(loaded.warnings) + notes
     if method == "scan" and spec.lr.decay != "none":
         raw["lr"]["decay"] = "none"
         warnings.append(f"lr.decay = {spec.lr.decay}: a scan sees the beginning of training, and leaves it out")
     return Loaded(spec=spec_from_dict(raw, file=file), warnings=tuple(warnings), set_keys=loaded.set_keys)
+
+
+def settled(spec: SweepSpec) -> tuple[dict[str, Any], list[str]]:
+    """The spec, as it stands in YAML, with one value for every key of its space but the batch, and neither search nor
+    target; and what is to be said of that."""
+    values = {key: one_value(spec, key, parameter) for key, parameter in spec.space.items() if key != BATCHES}
+    raw = with_values(spec, values)
+    raw["search"] = SearchSection().model_dump(mode="json")
+    raw["objective"] = {"kind": "best_metric", "metric": spec.objective.metric}
+    raw["space"] = {}
+    return raw, list(notes_on(spec, values))
+
+
+def about_training(warnings: Iterable[str]) -> list[str]:
+    """Without those about the space, which are of no interest where nothing is searched."""
+    return [text for text in warnings if not text.startswith("space")]
 
 
 def with_values(spec: SweepSpec, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,12 +115,13 @@ def one_value(spec: SweepSpec, key: str, parameter: Parameter) -> Any:
     found: Any = spec.to_dict()
     for part in key.split("."):
         found = found.get(part) if isinstance(found, dict) else None
-    if _is_written(spec, key) or (isinstance(parameter, Choices) and parameter.contains(found)):
+    if is_written(spec, key) or (isinstance(parameter, Choices) and parameter.contains(found)):
         return found
     return _middle(parameter)
 
 
-def _is_written(spec: SweepSpec, key: str) -> bool:
+def is_written(spec: SweepSpec, key: str) -> bool:
+    """Whether the file, or ``--set``, gave `key` a value outside the space."""
     section: Any = spec
     for part in key.split("."):
         if isinstance(section, OpenSection) and part in section.options:
@@ -144,5 +156,5 @@ def _middle(parameter: Parameter) -> Any:
 def notes_on(spec: SweepSpec, values: dict[str, Any]) -> Iterator[str]:
     """What is told of the values that keys of the space were given."""
     for key, value in values.items():
-        how = "as written outside the space" if _is_written(spec, key) else "from the space, which is not searched here"
+        how = "as written outside the space" if is_written(spec, key) else "from the space, which is not searched here"
         yield f"{key} = {value}: {how}"

@@ -1,12 +1,13 @@
-"""The sections of a spec that the study methods branch and scan read, below the section of the study."""
+"""The sections of a spec that the study methods branch, scan and scaling read, below the section of the study."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from orchestrator.config.fields import MOST, Count, Positive, Section, whole
+from orchestrator.config.refusal import Refusal
 
 LEAST_EVALUATIONS = 16
 
@@ -46,3 +47,47 @@ class ScanSection(Section):
 
     evaluations: Annotated[int, BeforeValidator(whole), Field(ge=LEAST_EVALUATIONS, le=MOST)] = 24
     """Evaluations within the samples that every batch sees, at least 16; later ones grow apart."""
+
+
+def _workers(value: Any) -> tuple[int, ...] | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    if not isinstance(value, list | tuple):
+        remedy = "write auto, or a list such as [1, 2, 4, 8]"
+        raise Refusal("must be auto or a list of worker counts", value=value, remedy=remedy)
+    counts = [whole(count) for count in value]
+    for count in counts:
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
+            raise Refusal("a worker count is a whole number of at least 1", value=count, remedy="write 1 or more")
+    if len(set(counts)) < max(2, len(counts)):
+        rule, remedy = "at least two worker counts are compared, all different", "write such as [1, 8]"
+        raise Refusal(rule, value=counts, remedy=remedy)
+    return tuple(sorted(counts))
+
+
+def _plain(workers: tuple[int, ...] | str) -> list[int] | str:
+    return workers if isinstance(workers, str) else list(workers)
+
+
+Workers = Annotated[tuple[int, ...] | Literal["auto"], PlainValidator(_workers), PlainSerializer(_plain)]
+
+
+class ScalingSection(Section):
+    """How `--method scaling` measures. For each worker count the global batch is that many times
+    `per_worker_batch`, with `lr.base` carried over by `lr.rule`; all train `budget.samples` under the same seeds.
+    """
+
+    workers: Workers = "auto"
+    """Worker counts, at least two; auto is 1 and `cluster.workers`. So many need not be there: what is trained depends
+    on the global batch alone."""
+
+    per_worker_batch: Count | None = None
+    """Samples that one worker contributes to an update; null is `batch.micro` times `batch.accumulation`, or
+    `batch.global` over `cluster.workers`."""
+
+    seeds: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST)] = 12
+    """Runs at each worker count, at least 2, under the same seeds."""
+
+    tolerance: Positive | None = None
+    """The least loss of quality that matters, in units of the metric; null is its standard deviation between seeds at
+    the fewest workers."""

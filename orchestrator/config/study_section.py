@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 from orchestrator.config.duration import Duration
 from orchestrator.config.fields import MOST, Count, Positive, Section, Share, whole
 from orchestrator.config.refusal import Refusal
-from orchestrator.config.short_sections import BranchSection, ScanSection
+from orchestrator.config.short_sections import BranchSection, ScalingSection, ScanSection
 
 LEAST_BATCHES = 3
 
@@ -78,3 +78,5 @@ class StudySection(Section):
     branch: BranchSection = BranchSection()
 
     scan: ScanSection = ScanSection()
+
+    scaling: ScalingSection = ScalingSection()

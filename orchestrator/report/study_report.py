@@ -45,7 +45,15 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     out.file.flush()
 
 
-def write_plan(out: RichConsole, spec: SweepSpec, *, method: str, batches: Sequence[int] | None, out_dir: str) -> None:
+def write_plan(
+    out: RichConsole,
+    spec: SweepSpec,
+    *,
+    method: str,
+    batches: Sequence[int] | None,
+    out_dir: str,
+    warnings: Sequence[str] = (),
+) -> None:
     """What a study would do; says at the end that nothing was started. `batches` None: they are still to be placed."""
     rates = spec.space.get("lr.base")
     told = (
@@ -58,6 +66,7 @@ def write_plan(out: RichConsole, spec: SweepSpec, *, method: str, batches: Seque
         f"learning rate: {spec.lr.base:g} at batch {spec.batch.reference_batch}"
         + (f", searched within {rates.to_form()}" if rates is not None else ""),
         f"a run trains at most {spec.budget.samples:,} samples, on {spec.cluster.workers} workers",
+        *(f"warning: {text}" for text in warnings),
         f"output: {out_dir}",
         "Dry run: nothing was started.",
     ]

@@ -1,8 +1,9 @@
 """Measure the critical batch size: ``python -m orchestrator.study [SPACE.yaml]``.
 
 Tunes the learning rate of each batch of a ladder until the target is reached in the fewest samples, and fits what that
-takes; or, with ``--method``, compares branches off checkpoints of one run, or short runs. Exit codes: 0 done, whatever
-was found, 1 failed while running, 2 refused before anything was started, 130 interrupted.
+takes; or, with ``--method``, compares branches off checkpoints of one run, or short runs, or asks whether the batches
+of more workers train as well. Exit codes: 0 done, whatever was found, 1 failed while running, 2 refused before anything
+was started, 3 done, and quality is lost with more workers, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from datetime import UTC, datetime
 
 from orchestrator.command_line import Parser, exit_code_of
 from orchestrator.config.load import OVERRIDE_SOURCE, load_spec, source_of
+from orchestrator.config.scaling_rules import in_its_words
 from orchestrator.config.short_rules import batches_of
 from orchestrator.config.study_rules import BATCHES
 from orchestrator.errors import RefusedError
-from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out, of_run, plan_of, writer
+from orchestrator.study.methods import FREE, LADDER, METHODS, as_spec, carry_out, of_run, plan_of, say_again
 
 DEFAULT_SPACE = "search_spaces/digits_study.yaml"
-# What a study may be taken on with, beside what never changes what trials compute: how sure it should be.
-FREE = ("study.width", "study.precision", "study.least_seeds", "study.most_seeds", "study.total_samples")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,9 +60,9 @@ def _run(args: argparse.Namespace) -> int:
             raise RefusedError(rule, file="command line", key="--method", value=args.method, remedy=remedy)
         entry = Entry(
             name="study",
-            free=FREE if method == LADDER else (),
+            free=FREE.get(method, ()),
             start=functools.partial(carry_out, method),
-            finish=lambda console, summary, uri: console.finish(summary, uri, writer(method)),
+            finish=functools.partial(say_again, method),
             loaded=lambda loaded: as_spec(method, loaded, file=f"{args.resume}/spec.yaml"),
         )
         return resume(args.resume, args.set, entry)
@@ -79,7 +79,9 @@ def _run(args: argparse.Namespace) -> int:
         prepared = prepare(loaded, file=file, out=out)
         plan_of(method, prepared).check(file)
     except RefusedError as error:
-        if error.key == f"space.{BATCHES}" and BATCHES not in written.spec.space:  # where its ladder was written
+        if method == "scaling":
+            in_its_words(error, loaded.spec)
+        elif error.key == f"space.{BATCHES}" and BATCHES not in written.spec.space:  # where its ladder was written
             error.key = "study.batches"
         if error.file in (file, OVERRIDE_SOURCE):
             error.file = source_of(error.key or "", file=file, set_keys=written.set_keys)
@@ -91,7 +93,14 @@ def _run(args: argparse.Namespace) -> int:
             from orchestrator.report.study_report import write_plan
 
             spec = prepared.spec
-            write_plan(rich_console(), spec, method=METHODS[method], batches=batches_of(spec), out_dir=out)
+            write_plan(
+                rich_console(),
+                spec,
+                method=METHODS[method],
+                batches=batches_of(spec),
+                out_dir=out,
+                warnings=prepared.warnings,
+            )
             return 0
         if session is not None:
             prepared.check_storage(out, session)

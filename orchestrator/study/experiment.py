@@ -27,9 +27,9 @@ class StudyMethod:
     """What is its own about a method.
 
     Attributes:
-        name: ``ladder``, ``branch`` or ``scan``.
+        name: ``ladder``, ``branch``, ``scan`` or ``scaling``.
         outcome: its part of the summary, with ``warnings``, from the record and why the study is over (None: it is
-            not).
+            not). The key ``broken``, if there is one, says why a check that it was asked to make did not hold.
         metrics: those of its MLflow run, as event ``sweep_concluded`` takes them.
         table: its file and a row for each result.
         figures: drawn from the outcome, under a name, into a folder.

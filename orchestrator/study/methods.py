@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.load import Loaded
+from orchestrator.config.scaling_rules import as_scaling
 from orchestrator.config.short_rules import as_branch, as_scan
 from orchestrator.config.study_rules import as_study
+from orchestrator.errors import CheckFailed
 
 if TYPE_CHECKING:
     from orchestrator.past import Past
     from orchestrator.preparation import Prepared
+    from orchestrator.report.console import Console
     from orchestrator.tracking.run_dir import RunDir
 
 LADDER = "ladder"
@@ -19,7 +22,13 @@ METHODS = {
     LADDER: "tune the learning rate of each batch of a ladder until a target is reached",
     "branch": "branches at several batches off checkpoints of one run",
     "scan": "a few hundred updates at each batch",
+    "scaling": "do the global batches of more workers still train as well",
 }
+FREE = {
+    LADDER: ("study.width", "study.precision", "study.least_seeds", "study.most_seeds", "study.total_samples"),
+    "scaling": ("study.scaling.seeds",),
+}
+"""What a study may be taken on with, beside what never changes what trials compute: how sure it should be."""
 
 
 def as_spec(method: str, loaded: Loaded, *, file: str) -> Loaded:
@@ -28,7 +37,12 @@ def as_spec(method: str, loaded: Loaded, *, file: str) -> Loaded:
     Raises:
         ConfigError: it cannot be that.
     """
-    takers: dict[str, Callable[..., Loaded]] = {LADDER: as_study, "branch": as_branch, "scan": as_scan}
+    takers: dict[str, Callable[..., Loaded]] = {
+        LADDER: as_study,
+        "branch": as_branch,
+        "scan": as_scan,
+        "scaling": as_scaling,
+    }
     return takers[method](loaded, file=file)
 
 
@@ -46,9 +60,14 @@ def of_run(folder: str) -> str:
 
 def writer(method: str) -> Callable[..., None]:
     """What writes the last words: ``(console, summary, run directory)``."""
-    from orchestrator.report import branch_report, scan_report, study_report
+    from orchestrator.report import branch_report, scaling_report, scan_report, study_report
 
-    return {LADDER: study_report.write, "branch": branch_report.write, "scan": scan_report.write}[method]
+    return {
+        LADDER: study_report.write,
+        "branch": branch_report.write,
+        "scan": scan_report.write,
+        "scaling": scaling_report.write,
+    }[method]
 
 
 def plan_of(method: str, prepared: Prepared) -> Any:
@@ -71,6 +90,7 @@ def carry_out(
 
     Raises:
         TrialError, GangError, OrchestratorError: a run failed again, no gang is left, or the record cannot be written.
+        CheckFailed: all is done and told, and what the method checks did not hold.
     """
     from orchestrator.study.experiment import StudyExperiment
     from orchestrator.tracking.uri import make_folder
@@ -81,9 +101,26 @@ def carry_out(
     with StudyExperiment(method=module.method_of(plan), **parts) as experiment:
         experiment.verdict = module.carry_out(plan, experiment)
         experiment.finish()
+        summary = experiment.summary()
+    _check(summary)
+
+
+def say_again(method: str, console: Console, summary: dict[str, Any], uri: str) -> None:
+    """The last words of a study that is done.
+
+    Raises:
+        CheckFailed: as `carry_out`.
+    """
+    console.finish(summary, uri, writer(method))
+    _check(summary)
+
+
+def _check(summary: Mapping[str, Any]) -> None:
+    if reason := summary.get("broken"):
+        raise CheckFailed(reason)
 
 
 def _module(method: str) -> Any:
-    from orchestrator.study import branch, ladder, scan
+    from orchestrator.study import branch, ladder, scaling, scan
 
-    return {LADDER: ladder, "branch": branch, "scan": scan}[method]
+    return {LADDER: ladder, "branch": branch, "scan": scan, "scaling": scaling}[method]

@@ -29,6 +29,13 @@ class SpecAsStudy:
         """What is compared, and what a target is of."""
         return self.spec.objective.metric
 
+    def check(self, file: str) -> None:
+        """Refuse what is known to give no answer, beside what every spec is checked for.
+
+        Raises:
+            ConfigError: names file, key, value, rule and remedy.
+        """
+
     @property
     def mode(self) -> Mode:
         """``min`` if less of it is better."""

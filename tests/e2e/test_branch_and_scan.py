@@ -1,7 +1,8 @@
-"""The study methods branch and scan through real gangs, on regression with 31 inputs, whose noise scale is 32."""
+"""The study methods branch, scan and scaling through real gangs, on regression of 31 inputs: the noise scale is 32."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,16 @@ SPACE: dict[str, Any] = {
         "batches": [16, 32, 64, 128],
         "branch": {"checkpoints": 2, "samples": 1280, "floor": 0.0, "tolerance": 0.01, "evaluations": 16},
         "scan": {"updates": 60},
+        "scaling": {"workers": [1, 2, 4], "per_worker_batch": 16, "seeds": 4},
     },
     "cluster": {"workers": 2, "gangs": 1},
 }
 
 
-def study_of(folder: Path, uri: str, method: str) -> Path:
+def study_of(folder: Path, uri: str, method: str, code: int = 0) -> Path:
     """Run `SPACE` as the command line would; its run directory."""
     (folder / "space.yaml").write_text(yaml.safe_dump({**SPACE, "tracking": {"uri": uri}}))
-    assert main([str(folder / "space.yaml"), "--method", method, "--out", str(folder / "run")]) == 0
+    assert main([str(folder / "space.yaml"), "--method", method, "--out", str(folder / "run")]) == code
     return folder / "run"
 
 
@@ -52,6 +54,11 @@ def branches(ray_session: None, tracking_uri: str, tmp_path_factory: pytest.Temp
 @pytest.fixture(scope="module")
 def scan(ray_session: None, tracking_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return study_of(tmp_path_factory.mktemp("scan"), tracking_uri, "scan")
+
+
+@pytest.fixture(scope="module")
+def scaling(ray_session: None, tracking_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return study_of(tmp_path_factory.mktemp("scaling"), tracking_uri, "scaling", code=3)
 
 
 def test_the_rate_of_branches_halves_at_the_noise_scale(branches: Path) -> None:
@@ -133,3 +140,55 @@ def test_a_scan_compares_batches_at_equal_samples_and_updates(scan: Path) -> Non
     parent = client.get_run(summary["mlflow"]["parent_run_id"])
     assert all(find_key("metric", "sweep", name) for name in parent.data.metrics)
     assert known_as("scan") <= set(parent.data.metrics)
+
+
+def exact_loss(batch: int) -> float:
+    """Of regression from 0.5 after 1,024 samples of small steps, each at 0.05 of the best rate of its batch."""
+    return 0.5 * math.exp(-2 * 0.05 * 1024 / (SCALE + batch))
+
+
+def test_a_scaling_check_tells_what_larger_batches_lose(scaling: Path) -> None:
+    summary = summary_of(scaling)
+    assert (summary["status"], summary["method"], summary["verdict"]) == ("done", "scaling", "lost")
+    assert (summary["equal_samples"], summary["seeds"], summary["holds_up_to_workers"]) == (1024, 4, None)
+    base, *rows = summary["rows"]
+    assert [row["global_batch"] for row in summary["rows"]] == [16, 32, 64]
+    assert base["mean"] == pytest.approx(exact_loss(16), rel=0.3)
+    for row in rows:
+        lost = exact_loss(row["global_batch"]) - exact_loss(16)
+        assert row["lost"]["low"] > 0
+        assert row["lost"]["value"] == pytest.approx(lost, rel=0.3)
+    assert "Lost: 4 workers (batch 64) against 1 (batch 16): val/loss is worse by 0.1" in summary["sentence"]
+    assert "4 workers" in summary["broken"]
+    started = events_of(scaling, "trial_started")
+    assert len(started) == 3 * 4
+    assert {event["spec"]["budget_samples"] for event in started} == {1024}
+    last = {event["trial"]: event["samples_seen"] for event in events_of(scaling, "evaluation")}
+    assert list(last.values()) == [1024] * 12, "equal samples at every batch"
+
+
+def test_a_scaling_check_is_a_table_a_figure_and_one_mlflow_run(scaling: Path) -> None:
+    summary = summary_of(scaling)
+    table = pq.read_table(scaling / "scaling.parquet").to_pylist()
+    assert [row["lost"] for row in table] == [row["lost"]["value"] for row in summary["rows"]]
+    assert (scaling / "figures" / "scaling.png").exists()
+    client = mlflow.MlflowClient(summary["mlflow"]["tracking_uri"])
+    parent = client.get_run(summary["mlflow"]["parent_run_id"])
+    assert parent.data.tags["study"] == "scaling"
+    assert all(find_key("metric", "sweep", name) for name in parent.data.metrics)
+    unknown = {"scaling/holds_up_to_workers"}  # nothing holds
+    assert {name for name in known_as("scaling") if "*" not in name} - unknown <= set(parent.data.metrics)
+
+
+def test_a_scaling_check_that_is_done_says_so_again_and_takes_more_seeds(
+    scaling: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--resume", str(scaling)]) == 3
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == str(scaling)
+    assert "error: quality is lost with the global batch of" in err
+    assert main(["--resume", str(scaling), "--set", "study.scaling.tolerance=9"]) == 2
+    assert main(["--resume", str(scaling), "--set", "study.scaling.seeds=5"]) == 3
+    assert summary_of(scaling)["seeds"] == 5
+    asked = [event["asked"] for event in events_of(scaling, "trial_started")]
+    assert asked[12:] == [f"batch of {workers} workers, seed 4" for workers in (1, 2, 4)], "the others are known"

@@ -13,11 +13,13 @@ from orchestrator.config.facts import Facts
 from orchestrator.config.load import load_spec
 from orchestrator.config.reach import Reach
 from orchestrator.config.resolve import resolve_trial
+from orchestrator.config.scaling_rules import as_scaling
 from orchestrator.config.short_rules import as_branch
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.study_rules import as_study, ladder_of
 from orchestrator.study.branch_plan import BranchPlan
 from orchestrator.study.protocol import Protocol
+from orchestrator.study.scaling_plan import ScalingPlan
 from orchestrator.tasks import quadratic, regression
 from orchestrator.theory.critical_batch import Estimate
 from orchestrator.training.task import Task
@@ -26,6 +28,7 @@ SPACES = Path(__file__).parents[3] / "search_spaces"
 NAMES = ["digits", "bytes", "table", "quadratic", "regression"]
 STUDIES = ["digits_study", "bytes_study", "quadratic_study"]
 BRANCHES = ["regression_branches"]
+SCALED = ["digits_scaling"]
 
 
 @pytest.fixture
@@ -91,8 +94,18 @@ def test_the_space_of_branches_states_the_noise_scale_and_takes_short_steps() ->
     assert study.marks == (512, 1024, 2048)
 
 
+def test_the_space_that_is_scaled_needs_only_the_workers_that_there_are() -> None:
+    path = SPACES / "digits_scaling.yaml"
+    found = as_scaling(load_spec(path), file=str(path))
+    plan = ScalingPlan(spec=found.spec, metric_modes={"loss": "min"}, train_samples=1437)
+    assert found.spec.cluster.workers == 2
+    assert plan.workers[-1] == 8
+    assert {run.spec.updates * run.spec.plan.global_batch for run in plan.runs()} == {found.spec.budget.samples}
+    assert {run.spec.lr.peak / run.spec.plan.global_batch for run in plan.runs()} == {0.02 / 16}
+
+
 def test_there_is_one_space_for_each_task_and_studies_beside_them() -> None:
-    assert sorted(path.stem for path in SPACES.glob("*.yaml")) == sorted([*NAMES, *STUDIES, *BRANCHES])
+    assert sorted(path.stem for path in SPACES.glob("*.yaml")) == sorted([*NAMES, *STUDIES, *BRANCHES, *SCALED])
 
 
 def test_quadratic_target_is_a_tenth_of_the_initial_loss_and_every_batch_can_reach_it(load) -> None:
