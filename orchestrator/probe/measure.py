@@ -13,8 +13,8 @@ from orchestrator.cluster.probers import Room
 from orchestrator.errors import TrialError
 from orchestrator.probe import memory
 from orchestrator.probe.experiment import ProbeExperiment
-from orchestrator.probe.outcome import DEVICE
 from orchestrator.probe.plan import ProbePlan
+from orchestrator.probe.record import DEVICE, DONE, FOUND, PREDICTED
 from orchestrator.probe.timing import Clock, time_all
 from orchestrator.tracking.uri import make_folder
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.tracking.run_dir import RunDir
 
 Judging = Callable[[ProbePlan, ProbeExperiment], dict[str, Any]]
-DONE = "probe_done"
 
 
 def plan_of(prepared: Prepared) -> ProbePlan:
@@ -84,9 +83,7 @@ def _measure(plan: ProbePlan, experiment: ProbeExperiment) -> None:
             )
             whole = cluster.device_memory or device["free_bytes"]
             asked = {"device_bytes": int(whole), "margin": cluster.memory_margin}
-            predicted = experiment.once(
-                memory.PREDICTED, asked, lambda: memory.predict(plan, whole, cluster.memory_margin)
-            )
+            predicted = experiment.once(PREDICTED, asked, lambda: memory.predict(plan, whole, cluster.memory_margin))
             ceiling = _ceiling(plan, predicted, experiment)
             changes = {name: saver["changes"] for name, saver in predicted.get("savers", {}).items()}
             clock = Clock(plan=plan, experiment=experiment, probers=probers)
@@ -141,6 +138,6 @@ def _find(
         "tries": len(found.tries),
         "rooms": rooms,
     }
-    experiment.once(memory.FOUND, {}, lambda: told)
+    experiment.once(FOUND, {}, lambda: told)
     if found.verdict == "failed":
         raise TrialError(found.reason)

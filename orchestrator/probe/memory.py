@@ -11,6 +11,7 @@ from orchestrator.cluster.probers import ProberDied, Room
 from orchestrator.config.trial import TrialSpec
 from orchestrator.probe.experiment import ProbeExperiment
 from orchestrator.probe.plan import ProbePlan
+from orchestrator.probe.record import TRIED
 from orchestrator.theory.batch_finder import BatchFinder, Found, Order, Sight
 from orchestrator.theory.geometry import Geometry
 from orchestrator.theory.memory import accumulation_finding
@@ -22,7 +23,6 @@ from orchestrator.training.registry import load_task
 from orchestrator.training.sample_sizes import find_largest
 from orchestrator.training.traced_step import NotTraceable
 
-PREDICTED, TRIED, FOUND = "probe_predicted", "probe_tried", "probe_found"
 _ACCUMULATIONS = (2, 4, 8)
 _TRIES = 16
 """Steps of the search for the ceiling between a micro batch that fits and the next that does not, at most."""

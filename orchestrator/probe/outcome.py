@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from orchestrator.probe import speed
 from orchestrator.probe.plan import ProbePlan
+from orchestrator.probe.record import DEVICE, DONE, FOUND, PREDICTED, TRIED, last_of
 from orchestrator.theory.limits import Roofline
 from orchestrator.theory.throughput import StepTimeModel
 
-DEVICE, PREDICTED, TRIED, FOUND = "probe_device", "probe_predicted", "probe_tried", "probe_found"
 _ENDS = ("value", "low", "high")
 
 
@@ -26,14 +26,14 @@ def outcome_of(plan: ProbePlan, events: Sequence[Mapping[str, Any]], extra: Mapp
         extra: what is said beside the measurements: ``recommendation``, ``compared``; empty if the probe was cut.
     """
     timed = speed.timed_of(events)
-    device, predicted = _last(events, DEVICE), _last(events, PREDICTED)
+    device, predicted = last_of(events, DEVICE), last_of(events, PREDICTED)
     model = speed.fitted(timed) if timed else "nothing was timed"
     roofline = Roofline(**device["roofline"]) if device and device.get("roofline") else None
     work = {int(m): w for m, w in (predicted or {}).get("work", {}).items()}
     memory = _memory(predicted, events)
     found = {
         "kind": "probe",
-        "verdict": "measured" if _last(events, "probe_done") else "unfinished",
+        "verdict": "measured" if last_of(events, DONE) else "unfinished",
         "device": device
         and {name: device[name] for name in ("device", "free_bytes", "total_bytes", "nodes", "roofline")},
         "memory": memory,
@@ -103,10 +103,6 @@ def _table(found: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.table({name: pa.array(column, kinds[name]) for name, column in columns.items()})
 
 
-def _last(events: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:
-    return next((event for event in reversed(events) if event["event"] == kind), None)
-
-
 def _memory(predicted: Mapping[str, Any] | None, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The largest micro batch, measured where it was, and what is known of memory."""
     base: dict[str, Any] = {"micro_batch": None, "how": "", "reason": "", "predicted": [], "tries": [], "remedies": []}
@@ -123,7 +119,7 @@ def _memory(predicted: Mapping[str, Any] | None, events: Sequence[Mapping[str, A
             fits = all(sight["fits"] for sight in event["sights"])
             peak = max(sight["peak_bytes"] for sight in event["sights"])
             base["tries"].append({**event["asked"], "fits": fits, "peak_bytes": peak})
-    found = _last(events, FOUND)
+    found = last_of(events, FOUND)
     if found is not None:
         base |= {"micro_batch": found["micro_batch"], "how": "measured", "measured": found}
     return base

@@ -14,6 +14,7 @@ import pyarrow.fs as fs
 from orchestrator.config.trial import canonical_hash
 from orchestrator.errors import StorageError
 from orchestrator.probe.plan import ProbePlan
+from orchestrator.probe.record import geometry_of
 from orchestrator.probe.speed import Timed, plain
 from orchestrator.storage import join, open_output, read, write_atomically
 from orchestrator.theory.geometry import Geometry
@@ -136,8 +137,7 @@ def _memory(profile: Mapping[str, Any], last: Mapping[str, Any]) -> list[dict[st
 
 
 def _rounds(profile: Mapping[str, Any]) -> dict[Geometry, list[float]]:
-    names = ("micro_batch", "accumulation", "world_size", "nodes")
-    return {Geometry(**{n: row[n] for n in names}): row["rounds_s"] for row in profile["timings"]}
+    return {geometry_of(row): row["rounds_s"] for row in profile["timings"]}
 
 
 def sentences(compared: Mapping[str, Any]) -> list[str]:

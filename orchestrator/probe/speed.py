@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.probe.plan import PLAIN
-from orchestrator.probe.timing import TIMED, geometry_of
+from orchestrator.probe.record import TIMED, geometry_of
 from orchestrator.theory.critical_batch import Estimate
 from orchestrator.theory.geometry import Geometry
 from orchestrator.theory.knees import find_knees

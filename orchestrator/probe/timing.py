@@ -13,9 +13,9 @@ from orchestrator.cluster.probers import Probers
 from orchestrator.errors import TrialError
 from orchestrator.probe.experiment import ProbeExperiment
 from orchestrator.probe.plan import PLAIN, ProbePlan
+from orchestrator.probe.record import TIMED, asked_of
 from orchestrator.theory.geometry import Geometry
 
-TIMED = "probe_timed"
 WARMUP = 2
 LEAST_UPDATES, MOST_UPDATES = 3, 40
 
@@ -45,7 +45,7 @@ class Clock:
             TrialError: the task failed.
             GangError: a process died or hung.
         """
-        asked = {"variant": variant, "round": at, **_plain(geometry)}
+        asked = {"variant": variant, "round": at, **asked_of(geometry)}
         found = self.experiment.once(TIMED, asked, lambda: self._measured(geometry, variant, changes))
         if found["error"]:
             return None
@@ -89,15 +89,6 @@ def _used(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How busy the devices were, where that is known."""
     known = [answer["utilisation"] for answer in answers if answer.get("utilisation") is not None]
     return {"utilisation": float(np.mean(known))} if known else {}
-
-
-def _plain(geometry: Geometry) -> dict[str, int]:
-    return {name: getattr(geometry, name) for name in ("micro_batch", "accumulation", "world_size", "nodes")}
-
-
-def geometry_of(asked: Mapping[str, Any]) -> Geometry:
-    """The geometry of a question that was put to `Clock`."""
-    return Geometry(**{name: asked[name] for name in ("micro_batch", "accumulation", "world_size", "nodes")})
 
 
 def time_all(clock: Clock, *, ceiling: int, variants: Mapping[str, Mapping[str, object]], nodes: int) -> None:

@@ -103,6 +103,8 @@ class Projection:
         tags = {"orchestrator.kind": "sweep", "orchestrator.sweep_id": cursor.sweep_id}
         if "study" in event:
             tags["study"] = event["study"]
+        if "probe" in event:
+            tags["probe"] = "true"
         parent = self._runs.create(event["name"], event["t"], tags)
         if parent is None:
             return
