@@ -161,14 +161,15 @@ def _with(
             f"{name.capitalize()}: {choice.geometry}, learning rate {rate:.3g}: {_span(time)} s to the target, "
             f"{choice.cost:.3g} device-hours ({name}.yaml)."
         )
-    knee = next((k for k in outcome["knees"] if k["world_size"] == 1 and not k["reason"]), None)
-    micro = knee and knee["ceiling"]["value"]
-    critical = study.critical_batch
-    if micro and critical.value is not None:
-        fed = devices_fed(critical, micro)
+    critical, knee = study.critical_batch, _knee(outcome)
+    if knee is None or critical.value is None:
+        missing = "the critical batch" if knee else "a micro batch from which more gains little"
+        yield f"How many devices the critical batch can feed is not determined: {missing} is not known."
+    else:
+        what, micro = knee
         yield (
-            f"The critical batch of {critical.value:.0f} feeds {_span(fed, digits='.0f')} device(s) at the efficient "
-            f"micro batch of {micro:.0f}."
+            f"The critical batch of {critical.value:.0f} feeds {_span(devices_fed(critical, micro), digits='.0f')} "
+            f"device(s) at micro batch {micro:.0f}, {what}."
         )
     quality = min(study.rates, key=lambda batch: study.samples(batch).value or float("inf"))
     yield f"Fewest samples: batch {quality}; most samples a second: batch {efficient.global_batch}."
@@ -178,6 +179,14 @@ def _with(
     gained = Estimate() if isinstance(model, str) else model.speedup(at, twice)
     doubled = should_double(at.global_batch, critical, gained, study.exponent)
     yield f"Memory is free: double batch {at.global_batch}? {doubled.answer}."
+
+
+def _knee(outcome: Mapping[str, Any]) -> tuple[str, float] | None:
+    """The micro batch from which one device works well, and in what sense."""
+    knees = next((k for k in outcome["knees"] if k["world_size"] == 1 and not k["reason"]), {})
+    senses = (("ceiling", "within 10 % of the ceiling of speed"), ("doubling", "from which doubling gains under 30 %"))
+    known = [(sense, float(knees[name]["value"])) for name, sense in senses if knees and knees[name]["value"]]
+    return known[0] if known else None
 
 
 def _plain(choice: Choice, study: Studied) -> dict[str, Any]:
