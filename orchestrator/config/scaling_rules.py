@@ -45,7 +45,8 @@ def as_scaling(loaded: Loaded, *, file: str) -> Loaded:
         if spec.budget.eval_every_samples > samples:
             budget["eval_every"] = samples
     if raw["lr"]["rule"] == "none":
-        notes.append("lr.rule = none: every batch is trained at the learning rate of batch.reference")
+        rule = "every batch is trained at the learning rate of batch.reference; write a rule, such as sqrt, to carry it"
+        notes.append(f"lr.rule = none: {rule}")
     return Loaded(
         spec=spec_from_dict(raw, file=file),
         warnings=(*about_training(loaded.warnings), *notes),
