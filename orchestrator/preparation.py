@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.auto_micro import AUTO, check_auto, with_fitting_micro
 from orchestrator.cluster.capacity import Node, count_gangs, workers_on
+from orchestrator.cluster.device_memory import device_memory
 from orchestrator.cluster.memory import check_memory
 from orchestrator.cluster.session import Session, connect, is_local, local_node
 from orchestrator.cluster.shared_storage import check_shared
@@ -19,6 +21,7 @@ from orchestrator.config.check import Facts, check_spec
 from orchestrator.config.check_task import task_options
 from orchestrator.config.load import Loaded, source_of, spec_from_dict
 from orchestrator.config.reach import Reach
+from orchestrator.config.refusal import Refusal
 from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.space import Parameter
 from orchestrator.config.spec import SweepSpec
@@ -203,10 +206,18 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         validate_optimizer=lambda name, options: check_optimizer(name, dict(options)),
     )
     warnings = check_spec(spec, checked, file=file, set_keys=loaded.set_keys)
+    try:
+        check_auto(spec)
+    except Refusal as refusal:
+        raise refusal.in_file(file) from None
     for name in filter(None, Reach(spec).values("training.checkpoint_activations")):
         check_checkpointed(task, name)
     metric = spec.objective.metric
     baseline = resolve_trial(spec, _first_values(spec), metric_modes=facts.metric_modes)
+    if spec.batch.micro_batch == AUTO:
+        spec, told = _with_micro(spec, baseline, [first, *others[:_MOST_BUILT]], facts.train_samples, file)
+        baseline = resolve_trial(spec, _first_values(spec), metric_modes=facts.metric_modes)
+        warnings = [*warnings, told]
     objective = Objective(
         kind=spec.objective.kind,
         metric=metric,
@@ -226,6 +237,19 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         set_keys=tuple(loaded.set_keys),
         largest_bytes=largest_bytes,
     )
+
+
+def _with_micro(
+    spec: SweepSpec, baseline: TrialSpec, models: Sequence[Mapping[str, Any]], train_samples: int, file: str
+) -> tuple[SweepSpec, str]:
+    def device_bytes() -> float:
+        with contextlib.nullcontext() if is_local() else connect([module_of(spec.task.name)]):
+            return device_memory(_nodes(), _per_worker(spec), workers=spec.cluster.workers)
+
+    try:
+        return with_fitting_micro(spec, baseline, models, device_bytes, train_samples=train_samples)
+    except Refusal as refusal:
+        raise refusal.in_file(file) from None
 
 
 def _parameter_bytes(spec: SweepSpec, options: dict[str, Any]) -> int:

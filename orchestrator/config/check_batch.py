@@ -47,7 +47,7 @@ def _check_splits(reach: Reach) -> None:
             batch_plan.plan(
                 global_batch,
                 reach.spec.cluster.workers,
-                micro_batch=micro,
+                micro_batch=None if micro == "auto" else micro,
                 accumulation=accumulation,
                 micro_batch_max=tightest,
             )

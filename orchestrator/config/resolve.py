@@ -51,7 +51,7 @@ def resolve_trial(
         plan = batch_plan.plan(
             batch.global_batch,
             spec.cluster.workers,
-            micro_batch=batch.micro_batch,
+            micro_batch=batch.fixed_micro,
             accumulation=batch.accumulation,
             micro_batch_max=batch.micro_batch_max,
         )

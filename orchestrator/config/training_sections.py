@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from orchestrator.config.duration import Duration
-from orchestrator.config.fields import AnyDuration, AutoOrFlag, Count, CountOrZero, Positive, Section, Share
+from orchestrator.config.fields import (
+    AnyDuration,
+    AutoOrCount,
+    AutoOrFlag,
+    Count,
+    CountOrZero,
+    Positive,
+    Section,
+    Share,
+)
 from orchestrator.config.plain import check_plain
 from orchestrator.config.refusal import Refusal
 from orchestrator.config.trial import Decay, Precision
@@ -62,14 +71,20 @@ class BatchSection(Section):
     )
     """The global batch at which `lr.base` is stated, in samples; `batch.global` as written unless given."""
 
-    micro_batch: Count | None = Field(default=None, validation_alias="micro", serialization_alias="micro")
-    """Samples that one worker puts through one forward and backward; null derives it."""
+    micro_batch: AutoOrCount | None = Field(default=None, validation_alias="micro", serialization_alias="micro")
+    """Samples that one worker puts through one forward and backward; null derives it, auto within what is predicted to
+    fit the device."""
 
     micro_batch_max: Count | None = Field(default=None, validation_alias="micro_max", serialization_alias="micro_max")
     """The largest micro batch that may be derived, in samples; null sets no limit."""
 
     accumulation: Count | None = None
     """Micro batches per worker and update, at least 1; null derives it."""
+
+    @property
+    def fixed_micro(self) -> int | None:
+        """The micro batch where it is given."""
+        return None if self.micro_batch == "auto" else self.micro_batch
 
 
 class LrSection(Section):

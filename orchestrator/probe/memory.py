@@ -14,7 +14,7 @@ from orchestrator.probe.plan import ProbePlan
 from orchestrator.theory.batch_finder import BatchFinder, Found, Order, Sight
 from orchestrator.theory.geometry import Geometry
 from orchestrator.theory.memory import accumulation_finding
-from orchestrator.theory.memory_use import MemoryUse, layer_growth, remedies
+from orchestrator.theory.memory_use import MemoryUse, Remedy, layer_growth, remedies
 from orchestrator.training.intensity import count_work
 from orchestrator.training.memory_ceiling import memory_ceiling
 from orchestrator.training.memory_prediction import predict_memory
@@ -58,12 +58,7 @@ def predict(plan: ProbePlan, device_bytes: float, margin: float) -> dict[str, An
         "grows": list(_grows(found.uses[small], use)) if small < micro else [],
         "accumulation": accumulation_finding(grown) or "",
         "savers": {name: {"changes": savers[name], "use": _plain(one)} for name, one in variants.items()},
-        "remedies": [
-            dataclasses.asdict(one)
-            for one in remedies(
-                use, eval_batch=trial.eval_batch, precision=trial.precision, noise_probe=trial.noise_probe
-            )
-        ],
+        "remedies": [dataclasses.asdict(one) for one in _remedies(plan, trial, use)],
         "work": works,
         "unsure": find_largest(task.train_data()).unsure,
     }
@@ -71,16 +66,28 @@ def predict(plan: ProbePlan, device_bytes: float, margin: float) -> dict[str, An
 
 def _savers(plan: ProbePlan, trial: TrialSpec, use: MemoryUse) -> dict[str, dict[str, object]]:
     """Changes of a trial that save memory, by name, as far as the spec has not made them."""
-    if not plan.spec.probe.savers:
-        return {}
     found: dict[str, dict[str, object]] = {}
-    for remedy in remedies(use, eval_batch=trial.eval_batch, precision=trial.precision, noise_probe=trial.noise_probe):
+    if not plan.spec.probe.savers:
+        return found
+    for remedy in _remedies(plan, trial, use):
         cls = remedy.change.get("training.checkpoint_activations")
         if cls and not trial.checkpoint_activations:
             found[f"activation checkpointing of {cls}"] = {"checkpoint_activations": cls}
+        if remedy.change.get("training.offload_optimizer"):
+            found["optimizer state in host memory"] = {"offload_optimizer": True}
     if trial.precision == "fp32":
         found["bf16"] = {"precision": "bf16"}
     return found
+
+
+def _remedies(plan: ProbePlan, trial: TrialSpec, use: MemoryUse) -> tuple[Remedy, ...]:
+    return remedies(
+        use,
+        eval_batch=trial.eval_batch,
+        precision=trial.precision,
+        noise_probe=trial.noise_probe,
+        on_cpu=not plan.spec.cluster.gpus_per_worker,
+    )
 
 
 def _grows(small: MemoryUse, large: MemoryUse) -> Iterator[dict[str, Any]]:
@@ -106,7 +113,7 @@ def find(plan: ProbePlan, experiment: ProbeExperiment, room: Room, start: int, r
     """
     world = plan.spec.cluster.workers
     cap = plan.cap(world)
-    unit = max(1, 2 ** (max(1, min(start, cap) // _TRIES).bit_length() - 1))
+    unit = 1 if start >= cap else 2 ** (max(1, start // _TRIES).bit_length() - 1)
     finder = BatchFinder(cap=cap, start=max(1, start), unit=unit, eval_batch=plan.baseline.eval_batch)
     while (order := finder.next()) is not None:
         asked = {**dataclasses.asdict(order), "world_size": world}

@@ -22,7 +22,7 @@ def places(spec: SweepSpec, most: int) -> list[int]:
             batch_plan.plan(
                 batch,
                 workers,
-                micro_batch=spec.batch.micro_batch,
+                micro_batch=spec.batch.fixed_micro,
                 accumulation=spec.batch.accumulation,
                 micro_batch_max=spec.batch.micro_batch_max,
             )

@@ -37,7 +37,7 @@ def test_the_default_momentum_stays_with_the_default_optimizer():
         ("batch.global='64'", "batch.global", "64", "must be a whole number", "without quotes"),
         ("batch.global=true", "batch.global", True, "must be a whole number", "plain number"),
         ("budget.samples=20000.5", "budget.samples", 20000.5, "must be a whole number", "fraction"),
-        ("batch.micro=0", "batch.micro", 0, "must be at least 1", "1 or more"),
+        ("batch.micro=0", "batch.micro", 0, "must be auto or a whole number of at least 1", "1 or more"),
         ("batch.accumulation=0", "batch.accumulation", 0, "must be at least 1", "1 or more"),
         ("search.trials=0", "search.trials", 0, "must be at least 1", "1 or more"),
         ("search.seeds=0", "search.seeds", 0, "must be at least 1", "1 or more"),
