@@ -34,9 +34,11 @@ def as_scaling(loaded: Loaded, *, file: str) -> Loaded:
         raise refusal.in_file(source_of(refusal.key, file=file, set_keys=loaded.set_keys)) from None
     batch, budget = raw["batch"], raw["budget"]
     # What one worker is known to hold stays the most that it is given, however many workers train the check.
-    micro = batch["micro"] or per_worker // math.gcd(per_worker, batch["accumulation"] or 1)
-    most = min(micro, per_worker, batch["micro_max"] or micro)
-    batch |= {"global": batches[-1], "micro": None, "accumulation": None, "micro_max": most}
+    most = min(per_worker, batch["micro_max"] or per_worker)
+    if batch["micro"] != "auto":  # which finds a limit of its own
+        most = min(most, batch["micro"] or per_worker // math.gcd(per_worker, batch["accumulation"] or 1))
+        batch |= {"micro": None, "accumulation": None}
+    batch |= {"global": batches[-1], "micro_max": most}
     raw["space"] = {BATCHES: batches}
     raw["study"]["scaling"] |= {"workers": list(workers), "per_worker_batch": per_worker}
     if samples != spec.budget.samples:
@@ -45,7 +47,8 @@ def as_scaling(loaded: Loaded, *, file: str) -> Loaded:
         if spec.budget.eval_every_samples > samples:
             budget["eval_every"] = samples
     if raw["lr"]["rule"] == "none":
-        notes.append("lr.rule = none: every batch is trained at the learning rate of batch.reference")
+        rule = "every batch is trained at the learning rate of batch.reference; write a rule, such as sqrt, to carry it"
+        notes.append(f"lr.rule = none: {rule}")
     return Loaded(
         spec=spec_from_dict(raw, file=file),
         warnings=(*about_training(loaded.warnings), *notes),
@@ -78,7 +81,7 @@ def _per_worker(spec: SweepSpec, batch: dict[str, Any]) -> int:
     asked, workers = spec.study.scaling.per_worker_batch, spec.cluster.workers
     if asked is not None:
         return asked
-    if batch["micro"] is not None and batch["accumulation"] is not None:
+    if isinstance(batch["micro"], int) and batch["accumulation"] is not None:
         return int(batch["micro"] * batch["accumulation"])
     if BATCHES in spec.space and not is_written(spec, BATCHES):
         rule = "a scaling check scales one setting, and the batch is searched"

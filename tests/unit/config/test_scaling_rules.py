@@ -58,6 +58,11 @@ def test_what_one_worker_contributes_and_holds(tmp_path: Path, settings: list[st
     assert (spec.batch.micro_batch, spec.batch.accumulation, spec.batch.micro_batch_max) == (None, None, most)
 
 
+def test_a_micro_batch_that_is_to_be_found_is_found_within_what_one_worker_has(tmp_path: Path) -> None:
+    batch = scaled(tmp_path, "batch.micro=auto").spec.batch
+    assert (batch.micro_batch, batch.micro_batch_max) == ("auto", 16)
+
+
 def test_every_batch_ends_on_the_same_sample(tmp_path: Path) -> None:
     found = scaled(tmp_path, "study.scaling.workers=[1, 3, 4]", "budget.samples=1000", "budget.eval_every=1000")
     assert found.spec.budget.samples == 960
