@@ -183,7 +183,7 @@ def _with(
 
 def _knee(outcome: Mapping[str, Any]) -> tuple[str, float] | None:
     """The micro batch from which one device works well, and in what sense."""
-    knees = next((k for k in outcome["knees"] if k["world_size"] == 1 and not k["reason"]), {})
+    knees: Mapping[str, Any] = next((k for k in outcome["knees"] if k["world_size"] == 1 and not k["reason"]), {})
     senses = (("ceiling", "within 10 % of the ceiling of speed"), ("doubling", "from which doubling gains under 30 %"))
     known = [(sense, float(knees[name]["value"])) for name, sense in senses if knees and knees[name]["value"]]
     return known[0] if known else None

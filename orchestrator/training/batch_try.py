@@ -78,8 +78,10 @@ def _updates(spec: TrialSpec, parts: Parts, group: Group, order: Order) -> tuple
         if totals.errors:
             return share.failure, True
         with Guard(group.rank, "update") as guard:
+            if not totals.weight:
+                raise ValueError("the largest samples have no weight, so that no gradient can be tried with them")
             if math.isfinite(totals.grad_norm):
-                parts.reducer.rescale(1.0 / (totals.weight * parts.scaler.scale) if totals.weight else 0.0)
+                parts.reducer.rescale(1.0 / (totals.weight * parts.scaler.scale))
             else:
                 parts.reducer.begin(Share(micro_norms=[]), 1.0)
             step(parts.optimizer, 0.0)
@@ -129,8 +131,8 @@ class Worst(Task):
         self.config, self.metric_modes = task.config, task.metric_modes  # type: ignore[misc]
         self.rows = 0
         self._task = task
-        self._train = LargestData(train, find_largest(train).ids[0], self._told)
-        self._val = _Rows(LargestData(val, find_largest(val).ids[0], lambda rows: None), eval_rows)
+        self._train = LargestData(train, find_largest(train).alike, self._told)
+        self._val = _Rows(LargestData(val, find_largest(val).alike, lambda rows: None), eval_rows)
 
     def model(self) -> nn.Module:
         """The task's."""

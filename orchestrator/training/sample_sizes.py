@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from orchestrator.training.task import Fetchable
 LOOK_S = 1.0
 """Seconds for which data are looked through."""
 _KEPT = 3
+_ALIKE = 64  # of the largest size that are kept: one alone may have no weight
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
@@ -28,11 +29,13 @@ class LargestSamples:
 
     Attributes:
         ids: three of them, the largest first; the same again where there are fewer.
+        alike: those of the largest size, 64 at most.
         looked_at: samples whose size was seen.
         size: samples that there are.
     """
 
     ids: tuple[int, ...]
+    alike: tuple[int, ...]
     looked_at: int
     size: int
 
@@ -59,29 +62,33 @@ def find_largest(data: Any, *, seconds: float = LOOK_S) -> LargestSamples:
         if time.monotonic() > deadline:
             break
     best = [seen[at][0] for at in largest_samples([numbers for _, numbers in seen], _KEPT)]
-    return LargestSamples(ids=tuple((best * _KEPT)[:_KEPT]), looked_at=len(seen), size=size)
+    most = max(numbers for _, numbers in seen)
+    alike = [i for i, numbers in seen if numbers == most][:_ALIKE]
+    return LargestSamples(
+        ids=tuple((best * _KEPT)[:_KEPT]), alike=tuple(sorted(alike)), looked_at=len(seen), size=size
+    )
 
 
 class LargestData:
-    """A `Fetchable` as large as `data`, each of whose samples is the largest one.
+    """A `Fetchable` as large as `data`, each of whose samples is one of the largest.
 
     Args:
         data: what is read.
-        largest: the sample's id.
+        largest: their ids.
         told: called with the rows of every batch that is asked for.
     """
 
-    def __init__(self, data: Any, largest: int, told: Callable[[int], None]) -> None:
-        self._data, self._largest, self._told = data, largest, told
+    def __init__(self, data: Any, largest: Sequence[int], told: Callable[[int], None]) -> None:
+        self._data, self._largest, self._told = data, list(largest), told
         self._read = reader(data)
 
     def __len__(self) -> int:
         return len(self._data)
 
     def fetch(self, indices: np.ndarray[Any, Any], draws: Draws | None) -> Any:
-        """The largest sample as often as there are indices, augmented as they would be."""
+        """The largest samples in turn, as many as there are indices, augmented as those would be."""
         self._told(len(indices))
-        ids = np.full(len(indices), self._largest, dtype=np.int64)
+        ids = np.resize(np.array(self._largest, dtype=np.int64), len(indices))
         if isinstance(self._data, Fetchable):
             return self._data.fetch(ids, draws)
         return self._read(Request(ids, None, 0) if draws is None else Request(ids, draws.seed, int(draws.positions[0])))
