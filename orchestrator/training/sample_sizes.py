@@ -64,9 +64,7 @@ def find_largest(data: Any, *, seconds: float = LOOK_S) -> LargestSamples:
     best = [seen[at][0] for at in largest_samples([numbers for _, numbers in seen], _KEPT)]
     most = max(numbers for _, numbers in seen)
     alike = [i for i, numbers in seen if numbers == most][:_ALIKE]
-    return LargestSamples(
-        ids=tuple((best * _KEPT)[:_KEPT]), alike=tuple(sorted(alike)), looked_at=len(seen), size=size
-    )
+    return LargestSamples(ids=tuple((best * _KEPT)[:_KEPT]), alike=tuple(sorted(alike)), looked_at=len(seen), size=size)
 
 
 class LargestData:

@@ -15,6 +15,8 @@ from chaos import Sweep
 from sweeps import events_of, summary_of
 
 from orchestrator import sweep
+from orchestrator.config.load import load_spec
+from orchestrator.probe.__main__ import main as probe
 from orchestrator.study.__main__ import main
 from orchestrator.tracking.schema import find_key, required
 
@@ -98,6 +100,19 @@ def test_a_study_that_is_done_says_so_again_and_is_no_sweep(calm: Path, capsys: 
     assert sweep.main(["--resume", str(calm)]) == 2
     assert "holds a study" in capsys.readouterr().err
     assert (calm / "events.jsonl").read_bytes() == before
+
+
+def test_the_probe_says_what_to_run(calm: Path, tracking_uri: str, tmp_path: Path) -> None:
+    short = ["probe.rounds=2", "probe.seconds=0.01", "probe.micro_max=32", "probe.savers=false"]
+    settings = [word for text in (*short, f"tracking.uri={tracking_uri}") for word in ("--set", text)]
+    assert probe(["--study", str(calm), "--out", str(tmp_path / "run"), *settings]) == 0
+    found, ladder = summary_of(tmp_path / "run")["recommendation"], summary_of(calm)["ladder"]
+    rates = {rung["global_batch"]: rung["lr"] for rung in ladder}
+    for name in ("fastest", "balanced", "cheapest"):
+        spec = load_spec(tmp_path / "run" / f"{name}.yaml").spec
+        assert (spec.batch.global_batch, spec.lr.base) == (found[name]["global_batch"], found[name]["lr"])
+        assert spec.lr.base == rates[spec.batch.global_batch]
+    assert sweep.main([str(tmp_path / "run" / "fastest.yaml"), "--dry-run"]) == 0
 
 
 class Study(Sweep):
