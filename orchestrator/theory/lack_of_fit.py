@@ -79,7 +79,8 @@ def scatter_of(profile: Profile, dof: float | None, *, robust: bool, noise: Nois
             whole.append((float(batch), float(np.sum(weight))))
 
     if noise is not None and groups > 2:
-        expected, freedom, error_dof = expected_misfit(noise, *np.array(whole).T, log_bcrit)
+        at_batch, weights = np.array(whole).T
+        expected, freedom, error_dof = expected_misfit(noise, at_batch, weights, log_bcrit)
         ratio = between / expected
         p_value: float | None = float(stats.f.sf(ratio, freedom, error_dof))
     else:

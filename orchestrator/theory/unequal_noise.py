@@ -53,11 +53,13 @@ def noise_of(runs: Sequence[Observation]) -> Noise | None:
     leave nothing to tell.
     """
     batches = sorted({run.global_batch for run in runs})
-    squares, dofs = [], []
+    squares: list[float] = []
+    dofs: list[int] = []
     for batch in batches:
         here = [run for run in runs if run.global_batch == batch]
         if any(run.censored for run in here):
-            squares, dofs = [*squares, 0.0], [*dofs, 0]
+            squares.append(0.0)
+            dofs.append(0)
         elif any(run.se_log is not None for run in here):
             if any(run.se_dof is None for run in here):
                 return None
@@ -112,10 +114,10 @@ def with_own_noise(data: Data, noise: Noise, log_bcrit: float) -> tuple[Data, fl
     Args:
         data: of the runs, all of one relative size.
         noise: of the same runs.
-        log_bcrit: the fitted log critical batch; taken to lie within the batches, beyond which they tell about the same.
+        log_bcrit: the fitted log critical batch; taken to lie within the batches, beyond which little changes.
     """
     weight, centred = _leverage(data.batch, data.sd, log_bcrit)
-    variance, dof = noise.at(data.batch)
+    variance = noise.at(data.batch)[0]
     ratio = variance / (noise.pooled if data.known else 1.0)
     share = weight * centred**2
     batches = np.unique(data.batch)
