@@ -51,7 +51,7 @@ def _of_range(one: BatchResult) -> str:
     what = "it was left out of the fit" if one.left_out else "it stays in the fit"
     return (
         f"batch {one.global_batch}: the best learning rate may lie {side} of space.lr.base, so that it may need "
-        f"{one.excess or 0.0:.0%} fewer samples than were measured; {what}. Widen space.lr.base"
+        f"{-math.expm1(-(one.excess or 0.0)):.0%} fewer samples than were measured; {what}. Widen space.lr.base"
     )
 
 

@@ -34,7 +34,13 @@ NOT_REACHED = {
 
 
 class Ladder:
-    """The results by batch, ascending."""
+    """The results by batch, ascending.
+
+    >>> ladder = Ladder(LadderConfig(batches=(8, 32), start_lr=0.1, reference_batch=8, lr_low=0.01, lr_high=1.0,
+    ...                              target=0.5, budget_samples=1000, total_samples=10_000), [])
+    >>> round(math.exp(ladder.prior(32).log_lr), 12), ladder.bounded(32), ladder.fit().verdict
+    (0.2, None, 'unreachable')
+    """
 
     def __init__(self, config: LadderConfig, results: Sequence[Result]) -> None:
         self.config = config
