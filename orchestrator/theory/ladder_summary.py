@@ -25,7 +25,7 @@ class BatchResult:
     Attributes:
         global_batch: B.
         lr: that the final runs used; None where none reached the target.
-        best_lr: where the floor of the valley is expected; `lr` lies below it where a cliff is near.
+        best_lr: where the floor of the valley is expected, by all batches together; `lr` lies below it where a cliff is near.
         se_log_lr: standard error of its logarithm.
         crossing: samples-to-target of the expected curve of the final runs, with its error.
         seeds: final runs behind it.
@@ -58,7 +58,7 @@ class StudyResult:
         reason: empty, or why the critical batch is not determined.
         batches: ascending; those that were tried.
         critical: the critical batch with its interval.
-        exponent: of the best learning rate against the batch, up to the critical batch.
+        exponent: of the best learning rate against the batch, of batches that lie below the critical one for sure.
         search_samples: trained by search runs.
         final_samples: trained by final runs.
     """
@@ -76,7 +76,8 @@ def summarise(config: LadderConfig, results: Sequence[Result]) -> StudyResult:
     """What is known from the results so far.
 
     The critical batch is fitted to final runs, and to the budget of a batch whose learning rates all failed to reach
-    the target in it; not to a batch whose best learning rate lies outside of the range. Raced runs tell it nothing, as they were stopped because they looked bad.
+    the target in it; not to a batch whose best learning rate lies outside of the range. Raced runs tell it nothing, as
+    they were stopped because they looked bad.
 
     >>> config = LadderConfig(batches=(8,), start_lr=0.1, reference_batch=8, lr_low=0.01, lr_high=1.0, target=0.5,
     ...                       budget_samples=1000, total_samples=10_000)

@@ -108,8 +108,8 @@ def with_own_noise(data: Data, noise: Noise, log_bcrit: float) -> tuple[Data, fl
     .. math:: \sigma^2 = \frac{\sum_b u_b s_b^2}{\sum_b u_b}, \quad u_b = w_b (g_b - \bar g)^2, \qquad
         \nu = \frac{(\sum_b u_b s_b^2)^2}{\sum_b (u_b s_b^2)^2 / \nu_b}
 
-    with g_b the slope of ln E by the log critical batch and w_b the weights: so the fit stays as it is, and its variance
-    is that of a sum of means with variances of their own (Satterthwaite 1946, as in Welch's test).
+    with g_b the slope of ln E by the log critical batch and w_b the weights. The fit stays as it is; its variance is
+    that of a sum of means with variances of their own (Satterthwaite 1946, as in Welch's test).
 
     Args:
         data: of the runs, all of one relative size.
