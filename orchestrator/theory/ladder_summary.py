@@ -25,7 +25,8 @@ class BatchResult:
     Attributes:
         global_batch: B.
         lr: that the final runs used; None where none reached the target.
-        best_lr: where the floor of the valley is expected, by all batches together; `lr` lies below it where a cliff is near.
+        best_lr: where the floor of the valley is expected, by all batches together; `lr` lies below it where a cliff
+            is near.
         se_log_lr: standard error of its logarithm.
         crossing: samples-to-target of the expected curve of the final runs, with its error.
         seeds: final runs behind it.
