@@ -11,7 +11,7 @@ import argparse
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,13 @@ from orchestrator.theory.target_crossing import Curve, expected_crossing
 Array = np.ndarray[Any, np.dtype[np.float64]]
 EMIN, SEEDS = 1e4, 3
 KINDS = ("bracketed, noise 5 to 10 %", "bracketed, noise 10 to 20 %", "outside the ladder", "censored", "outliers")
+UNEQUAL: dict[str, Callable[[float], float]] = {
+    "noise 3 % growing to 20 %": lambda x: 0.03 * math.pow(0.2 / 0.03, x),
+    "noise 5 % growing to 15 %": lambda x: 0.05 * math.pow(3.0, x),
+    "noise 5 %, largest batch 30 %": lambda x: 0.3 if x == 1.0 else 0.05,
+}
+"""Noise that differs between batches, by how far along the ladder they lie: 0 to 1."""
+UNEQUAL_SEEDS = 5
 # Updates to a tenth of the initial loss at the best constant learning rate, exact: tests/data/quadratics.csv.
 EXACT = {2: (496.715, 0.2373), 8: (139.767, 0.7870), 64: (44.984, 1.6653), 256: (35.162, 1.8418)}
 
@@ -37,16 +44,19 @@ class Study:
 
 
 def planted(rng: np.random.Generator, kind: str) -> Study:
-    """4 to 8 batches, each 2 or 4 times the one before, 3 seeds, log-normal noise of 5 to 20 %."""
+    """4 to 8 batches, each 2 or 4 times the one before, log-normal noise of 5 to 20 %, or as `UNEQUAL` has it."""
     ladder = 2.0 ** rng.integers(0, 6) * float(rng.choice([2, 4])) ** np.arange(rng.integers(4, 9))
     first, last = math.log(ladder[0]), math.log(ladder[-1])
     log_truth = rng.uniform(first, last)
     if kind == "outside the ladder":
         log_truth = float(rng.choice([first - rng.uniform(0, 3), last + rng.uniform(0, 3)]))
-    low, high = {"5": (0.05, 0.1), "1": (0.1, 0.2)}.get(kind.partition("noise ")[2][:1], (0.05, 0.2))
+    low, high = {"5": (0.05, 0.1), "1": (0.1, 0.2)}.get(kind.partition("bracketed, noise ")[2][:1], (0.05, 0.2))
     noise = rng.uniform(low, high)
-    batch = np.repeat(ladder, SEEDS)
-    samples = EMIN * (1.0 + batch / math.exp(log_truth)) * np.exp(noise * rng.normal(size=len(batch)))
+    batch = np.repeat(ladder, UNEQUAL_SEEDS if kind in UNEQUAL else SEEDS)
+    noises: Array = np.full(len(batch), noise)
+    if kind in UNEQUAL:
+        noises = np.array([UNEQUAL[kind]((math.log(b) - first) / (last - first)) for b in batch])
+    samples = EMIN * (1.0 + batch / math.exp(log_truth)) * np.exp(noises * rng.normal(size=len(batch)))
     if kind == "outliers":
         samples *= np.where(rng.random(len(batch)) < 0.05, rng.choice([0.2, 4.0, 10.0], size=len(batch)), 1.0)
     # Half of the runs at the largest batch end before the target.
@@ -61,10 +71,11 @@ def planted(rng: np.random.Generator, kind: str) -> Study:
 def bootstrap(study: Study, rng: np.random.Generator, resamples: int = 300) -> tuple[float, float]:
     """95 % percentile interval over seeds drawn again within each batch, budgets taken for results."""
     batch = np.array([run.global_batch for run in study.runs], dtype=np.float64)
-    y = np.log([run.samples for run in study.runs]).reshape(-1, SEEDS)
-    drawn = np.take_along_axis(y[None], rng.integers(0, SEEDS, size=(resamples, *y.shape)), axis=2).mean(axis=2)
+    seeds = len(batch) // len(np.unique(batch))
+    y = np.log([run.samples for run in study.runs]).reshape(-1, seeds)
+    drawn = np.take_along_axis(y[None], rng.integers(0, seeds, size=(resamples, *y.shape)), axis=2).mean(axis=2)
     grid = np.linspace(math.log(batch[0]) - 8, math.log(batch[-1]) + 8, 600)
-    shape = np.log1p(batch[::SEEDS] / np.exp(grid)[:, None])
+    shape = np.log1p(batch[::seeds] / np.exp(grid)[:, None])
     shape -= shape.mean(axis=1, keepdims=True)
     rss = (shape**2).sum(axis=1) - 2.0 * (drawn - drawn.mean(axis=1, keepdims=True)) @ shape.T
     low, high = np.quantile(np.exp(grid[np.argmin(rss, axis=1)]), [0.025, 0.975])
@@ -91,13 +102,14 @@ def covers(found: CriticalBatch, truth: float) -> bool:
 
 def critical_batches(studies: int) -> None:
     """Print a row for each kind of study."""
-    print(f"critical batch: {studies} studies a kind, {SEEDS} seeds, 4 to 8 batches; 95 % intervals, coverage in %")
+    print(f"critical batch: {studies} studies a kind, {SEEDS} seeds ({UNEQUAL_SEEDS} where noise is unequal),")
+    print("4 to 8 batches; 95 % intervals, coverage in %")
     print("in brackets the median width of an interval, as a share of the truth")
     print(
         f"{'':30} {'given':>6} {'covers':>15} {'with refused':>13} {'median error':>13} "
         f"{'bootstrap':>15} {'curve_fit':>15}"
     )
-    for kind in KINDS:
+    for kind in (*KINDS, *UNEQUAL):
         rng = np.random.default_rng(0)
         plans = [planted(rng, kind) for _ in range(studies)]
         found = [(fit(study.runs), study) for study in plans]

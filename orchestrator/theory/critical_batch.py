@@ -20,6 +20,7 @@ from orchestrator.theory.lack_of_fit import Scatter, scatter_of
 from orchestrator.theory.observation import Observation, batches_of, log_data
 from orchestrator.theory.outliers import gross_outliers
 from orchestrator.theory.overhead import overhead_batch
+from orchestrator.theory.unequal_noise import noise_of, unequal, with_own_noise
 
 MIN_BATCHES = 3
 MAX_RATIO = 10.0
@@ -117,7 +118,8 @@ def fit(observations: Iterable[Observation], *, confidence: float = 0.95, sd_log
     .. math::
         E(B) = E_{min} (1 + B / B_{crit}), \qquad B_{crit} = E_{min} / S_{min}
 
-    or (S/Smin - 1)(E/Emin - 1) = 1 with S = E/B, in log space, with normal noise of equal size at every batch. The
+    or (S/Smin - 1)(E/Emin - 1) = 1 with S = E/B, in log space, with normal noise. Every run weighs the same; where
+    seeds scatter more at some batches than at others, the error is made of each batch's own (`unequal_noise`). The
     interval is of the profile likelihood with the quantile of F (`hyperbola.Profile`), which covers as often as it says
     also with 3 seeds, where a percentile bootstrap does not. Right-censored runs enter with the probability of needing
     more than their budget. Gross outliers are set aside (`outliers`).
@@ -216,7 +218,17 @@ def _fitted(
 ) -> CriticalBatch:
     data, dof = log_data(runs, sd_log)
     profile = Profile(data=data)
-    scatter = scatter_of(profile, dof, robust=bool(aside))
+    noise = None if sd_log is not None else noise_of(runs)
+    if noise is not None and unequal(noise):
+        own, own_dof, noise = with_own_noise(data, noise, profile.log_bcrit)
+        # What arrived of a censored batch says too little of its scatter to narrow an interval.
+        if not np.any(data.censored) or _reach(own, own_dof) > _reach(data, dof, float(profile.best.variance[0])):
+            data, dof, profile = own, own_dof, Profile(data=own)
+        else:
+            noise = None
+    else:
+        noise = None
+    scatter = scatter_of(profile, dof, robust=bool(aside), noise=noise)
     limit = _limit(data, dof, confidence)
     low, high = profile.interval(limit)
     verdict, reason = _judged(low, high, data, confidence)
@@ -253,13 +265,22 @@ def _fitted(
     )
 
 
-def _limit(data: Data, dof: int | None, confidence: float, *, scaled: bool = False) -> float:
+def _limit(data: Data, dof: float | None, confidence: float, *, scaled: bool = False) -> float:
     """The deviance that an interval of one parameter ends at; `scaled` takes the noise from the residuals as exact."""
     normal = float(stats.chi2.ppf(confidence, 1))
     if data.known:
         return normal if dof is None else float(stats.f.ppf(confidence, 1, dof))
     n = int(np.sum(~data.censored))
     return n * math.log1p((normal if scaled else float(stats.f.ppf(confidence, 1, n - 2))) / (n - 2))
+
+
+def _reach(data: Data, dof: float | None, variance: float = 1.0) -> float:
+    """How far an interval reaches in the mean square of one run's ln(samples), to first order."""
+    n = int(np.sum(~data.censored))
+    freedom = n - 2 if not data.known else dof
+    scale = variance * (1.0 if data.known else n / (n - 2))
+    quantile = stats.chi2.ppf(0.95, 1) if freedom is None else stats.f.ppf(0.95, 1, freedom)
+    return float(np.min(data.sd)) ** 2 * scale * float(quantile)
 
 
 def _judged(low: float | None, high: float | None, data: Data, confidence: float) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 
 from orchestrator.theory.hyperbola import LEAST_VARIANCE, Data, Profile, hazard, log_growth
+from orchestrator.theory.unequal_noise import Noise, expected_misfit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +31,12 @@ class Scatter:
     centres: Data
 
 
-def scatter_of(profile: Profile, dof: int | None, *, robust: bool) -> Scatter:
+def scatter_of(profile: Profile, dof: float | None, *, robust: bool, noise: Noise | None = None) -> Scatter:
     """The lack-of-fit test of the batches' means against the pure error within batches.
 
     F with (batches - 2, runs - batches) degrees of freedom over the batches without a censored run; against known
-    standard deviations, with `dof` degrees of freedom behind them (None: exact). A mean over a batch with censored runs
+    standard deviations, with `dof` degrees of freedom behind them (None: exact). With the `noise` of each batch the
+    expected squares are made of that (`unequal_noise.expected_misfit`). A mean over a batch with censored runs
     takes for each what it is expected to need. `centres` are those means, or medians if `robust`: among runs that hold
     gross outliers, lesser ones must be expected.
 
@@ -57,7 +59,7 @@ def scatter_of(profile: Profile, dof: int | None, *, robust: bool) -> Scatter:
     centres, residuals = np.empty(len(batches)), np.empty(len(batches))
     lost = np.zeros(len(batches), dtype=np.bool_)
     between, groups, within, runs = 0.0, 0, 0.0, 0
-    squares, spare = 0.0, 0
+    squares, spare, whole = 0.0, 0, []
     for i, batch in enumerate(batches):
         here = np.flatnonzero(data.batch == batch)
         weight = data.sd[here] ** -2.0
@@ -74,8 +76,15 @@ def scatter_of(profile: Profile, dof: int | None, *, robust: bool) -> Scatter:
             between += float(np.sum(weight)) * (mean - curve[here[0]]) ** 2
             within += float(np.sum(weight * (y[here] - mean) ** 2))
             groups, runs = groups + 1, runs + len(here)
+            whole.append((float(batch), float(np.sum(weight))))
 
-    p_value, ratio = _test(data.known, dof, between, groups, within, runs)
+    if noise is not None and groups > 2:
+        at_batch, weights = np.array(whole).T
+        expected, freedom, error_dof = expected_misfit(noise, at_batch, weights, log_bcrit)
+        ratio = between / expected
+        p_value: float | None = float(stats.f.sf(ratio, freedom, error_dof))
+    else:
+        p_value, ratio = _test(data.known, dof, between, groups, within, runs)
     return Scatter(
         seed_sd_log=math.sqrt(squares / spare) if spare else None,
         rms_log_residual=math.sqrt(float(np.mean(residuals[~lost] ** 2))),
@@ -86,7 +95,7 @@ def scatter_of(profile: Profile, dof: int | None, *, robust: bool) -> Scatter:
 
 
 def _test(
-    known: bool, dof: int | None, between: float, groups: int, within: float, runs: int
+    known: bool, dof: float | None, between: float, groups: int, within: float, runs: int
 ) -> tuple[float | None, float]:
     freedom = groups - 2
     error_dof: float = (math.inf if dof is None else dof) if known else runs - groups

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from orchestrator.theory.ladder_stop import trend
 from orchestrator.theory.ladder_valley import CANDIDATE_STEP, FAR_SD, MODEL_SD, SHARED, Tried, Valley, locate
 from orchestrator.theory.target_crossing import OVERSHOOT, Crossing, expected_crossing
 
+Bound = Literal["budget", "diverged", "low", "high"]
+"""What a batch ran into: its samples, or an end of the learning rates that may be tried."""
 SD, SD_FREEDOM = 0.1, 2.0
 """What is supposed of ln(samples) between seeds before any were seen, and how many degrees of freedom that is worth."""
 SD_GROWTH = 1.5
@@ -131,8 +134,8 @@ class BatchRuns:
         """The valley by these runs and what other batches tell."""
         lrs = [one.log_lr for one in self.tried] or [prior.log_lr]
         low, high = math.log(self.config.lr_low), math.log(self.config.lr_high)
-        bounds = (max(low, min(lrs) - REACH), min(high, max(lrs) + REACH))
-        return locate(self.tried, prior, bounds, shapes)
+        # The floor may lie where no run may go: a grid that ends with the range would call its end the best.
+        return locate(self.tried, prior, (min(lrs) - REACH, max(lrs) + REACH), shapes, (low, high))
 
     def seek(self, prior: Guess) -> float | None:
         """The next learning rate where none reached the target yet; None where what is left lies close to a failed one.
@@ -162,6 +165,18 @@ class BatchRuns:
             return None
         a, b = max(gaps, key=lambda gap: gap[1] / gap[0])
         return math.sqrt(a * b)
+
+    @cached_property
+    def why_lost(self) -> Bound:
+        """Why none reached the target: of those that were tried the one that came closest tells."""
+        lrs, levels = self._by_lr("search"), self._levels()
+        if all(one.ended == "diverged" for runs in lrs.values() for one in runs):
+            return "diverged"
+        closest = min(lrs, key=lambda lr: (levels[lr], lr))
+        rests = any(self._too_high(one) for one in lrs[closest])
+        if closest <= self.config.lr_low and rests:
+            return "low"
+        return "high" if closest >= self.config.lr_high and not rests else "budget"
 
     def candidates(self, valley: Valley, running: Collection[Run], least: float) -> list[float]:
         """ln(lr) by what a run there is expected to tell for its samples, best first.

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestrator.theory.critical_batch import CriticalBatch
+from orchestrator.theory.critical_batch import MIN_BATCHES, CriticalBatch
 from orchestrator.theory.ladder import SEARCH_OVERSHOOT, LadderConfig, Purpose, Result, Run
-from orchestrator.theory.ladder_batch import FAILURES, LEAST_GAIN, NEAR, SEARCH_MOST, START_SD, batch_runs
-from orchestrator.theory.ladder_rate import Guess, guess_lr
-from orchestrator.theory.ladder_summary import final_lr, fit_critical
-from orchestrator.theory.ladder_valley import Valley
+from orchestrator.theory.ladder_batch import FAILURES, LEAST_GAIN, NEAR, SEARCH_MOST, batch_runs
+from orchestrator.theory.ladder_views import NOT_REACHED, Ladder, final_lr
 from orchestrator.theory.target_crossing import OVERSHOOT
 
-FIRST_EXPONENT = 0.5
-"""From the reference batch to the ladder, where nothing else is known."""
 SLACK = 3.0
 """Budgets go so far beyond what another batch needed. Updates do not grow with the batch, nor samples fall with it."""
 LOWERED = 0.9
@@ -103,8 +99,8 @@ class _State:
         self.config, self.results, self.running = config, results, sorted(running, key=lambda run: run.key)
         # The ladder opens outwards from the reference batch; of two as near, the smaller is cheaper.
         self.order = sorted(config.batches, key=lambda batch: (abs(math.log(batch / config.reference_batch)), batch))
-        self.views = {batch: batch_runs(config, batch, results) for batch in self.order}
-        self.valleys: dict[int, Valley] = {}
+        self.ladder = Ladder(config, results)
+        self.views = self.ladder.views
         self.asked: dict[tuple[int, bool], float | None] = {}
 
     def wanted(self) -> Iterator[Run]:
@@ -130,13 +126,15 @@ class _State:
         if any(view.met_at_start for view in self.views.values()):
             return Verdict(kind="met at start", reason="the target is met at sample 0. Set a harder target")
         if all(view.best is None for view in self.views.values()) and not short:
-            return Verdict(
-                kind="not reached", reason="no run reached the target. Give more samples, or an easier target"
-            )
-        critical = self._fit()
+            ways = sorted(set(self.ladder.why_lost().values()))
+            reason = ". ".join(["no run reached the target", *(NOT_REACHED[way] for way in ways)])
+            return Verdict(kind="not reached", reason=reason)
+        critical = self.ladder.fit()
         if _width(critical) <= self.config.width:
             return Verdict(kind="done", reason=f"the interval spans a factor {_width(critical):.3g}")
         why = f"{self.config.final_most} seeds a batch are spent"
+        if self._too_few():
+            why = f"fewer than {MIN_BATCHES} batches reached the target, so that further seeds tell nothing"
         if short:
             why = f"total_samples = {self.config.total_samples:,} are spent"
         elif critical.misfit_scale > 1.0:
@@ -151,29 +149,16 @@ class _State:
     def _running(self, batch: int, purpose: Purpose | None = None) -> list[Run]:
         return [run for run in self.running if run.global_batch == batch and purpose in (None, run.purpose)]
 
-    def _prior(self, batch: int) -> Guess:
-        known = [view.known for other, view in self.views.items() if other != batch]
-        points = [point for point in known if point is not None]
-        if points:
-            return guess_lr(points, batch, self.config.noise_scale)
-        shift = FIRST_EXPONENT * math.log(batch / self.config.reference_batch)
-        return Guess(log_lr=math.log(self.config.start_lr) + shift, sd=START_SD)
-
-    def _valley(self, batch: int) -> Valley:
-        if batch not in self.valleys:
-            others = [other for other in self.order if other != batch and self.views[other].best is not None]
-            near = min(others, key=lambda other: abs(math.log(other / batch)), default=None)
-            shapes = None if near is None else self.views[near].alone.shapes()
-            self.valleys[batch] = self.views[batch].valley(self._prior(batch), shapes)
-        return self.valleys[batch]
-
     def _to_open(self, opened: Sequence[int]) -> list[int]:
-        """The next batch, if the best learning rate is known somewhere; none above one that is out of reach."""
+        """The next batch, if the best learning rate is known somewhere; none beyond one that is out of reach."""
         left = [batch for batch in self.order if batch not in opened]
         if not opened:
             return left[:1]
-        lost = min((b for b in opened if self._lost(b)), default=math.inf)
-        left = [batch for batch in left if batch < lost]
+        lost = {b: self.views[b].why_lost for b in opened if self._lost(b)}
+        # Larger batches need more samples, and smaller ones lower learning rates.
+        most = min((b for b, why in lost.items() if why in ("budget", "high")), default=math.inf)
+        least = max((b for b, why in lost.items() if why in ("diverged", "low")), default=0)
+        left = [batch for batch in left if least < batch < most]
         known = [b for b in opened if self.views[b].best is not None and self.views[b].alone.sd < LOCATED_SD]
         if not known and not all(self._lost(b) or self._searched(b) for b in opened):
             return []
@@ -181,7 +166,7 @@ class _State:
 
     def _lost(self, batch: int) -> bool:
         view = self.views[batch]
-        return view.best is None and not self._running(batch) and view.seek(self._prior(batch)) is None
+        return view.best is None and not self._running(batch) and view.seek(self.ladder.prior(batch)) is None
 
     def _searched(self, batch: int) -> bool:
         """Whether the search at a batch is over: its learning rate is good enough, or nothing tells more."""
@@ -195,13 +180,13 @@ class _State:
     def _sure(self, batch: int) -> bool:
         view = self.views[batch]
         begun = final_lr(view) is not None or bool(self._running(batch, "final"))
-        return begun or (view.best is not None and self._valley(batch).best()[1] <= self.config.regret)
+        return begun or (view.best is not None and self.ladder.valley(batch).best()[1] <= self.config.regret)
 
     def _next(self, batch: int, *, ignore_running: bool = False) -> float | None:
         """The ln(lr) that the search at a batch, where the target was reached, asks for."""
         key = (batch, ignore_running)
         if key not in self.asked:
-            view, valley = self.views[batch], self._valley(batch)
+            view, valley = self.views[batch], self.ladder.valley(batch)
             running = [] if ignore_running else self._running(batch, "search")
             runs = sum(one.run.purpose == "search" for one in view.results) + len(running)
             log_lr, excess = valley.best()
@@ -218,7 +203,7 @@ class _State:
         view = self.views[batch]
         if view.best is None:
             if not self._running(batch):
-                lr = view.seek(self._prior(batch))
+                lr = view.seek(self.ladder.prior(batch))
                 if lr is not None:
                     yield self._run(batch, view.exact_lr(math.log(lr)), "search")
             return
@@ -244,14 +229,16 @@ class _State:
         holding = [lr for lr in asked if lr not in failed]
         if holding:
             return min(holding)
-        if len(failed) >= FAILURES:
+        if len(failed) >= FAILURES or min(failed, default=math.inf) <= self.config.lr_low:
             return final_lr(view)
         below = math.log(min(failed) * LOWERED) if failed else math.inf
-        return view.exact_lr(self._valley(batch).best(below)[0])
+        return view.exact_lr(self.ladder.valley(batch).best(below)[0])
 
     def _needs_finals(self, batch: int, lr: float, seeds: int) -> bool:
         if seeds < self.config.final_least:
             return True
+        if self._too_few():
+            return False
         # What is under way may say that the seeds are enough.
         known = len(self.views[batch].finals(lr)) >= self.config.final_least
         rough = self.views[batch].final_error(lr, seeds) > self.config.precision
@@ -259,6 +246,11 @@ class _State:
 
     def _count(self, batch: int, lr: float) -> int:
         return len(self.views[batch].finals(lr)) + sum(run.lr == lr for run in self._running(batch, "final"))
+
+    def _too_few(self) -> bool:
+        """Whether there are not batches enough for a fit, so far: seeds beyond the least would tell nothing."""
+        left_out = self.ladder.left_out()
+        return sum(v.best is not None and b not in left_out for b, v in self.views.items()) < MIN_BATCHES
 
     def _more_finals(self, opened: Sequence[int]) -> Iterator[Run]:
         """A seed where it narrows the interval most for its samples, until it is as narrow as asked."""
@@ -268,11 +260,14 @@ class _State:
             return
         if any(self._needs_finals(b, lrs[b], len(self.views[b].finals(lrs[b]))) for b in reached):
             return
-        critical = self._fit()
+        if self._too_few():
+            return
+        critical = self.ladder.fit()
         # Where the hyperbola misses the batches by more than seeds explain, further seeds tell nothing.
         if _width(critical) <= self.config.width or critical.misfit_scale > 1.0:
             return
-        usable = [b for b, one in reached.items() if one.samples is not None]
+        left_out = self.ladder.left_out()
+        usable = [b for b, one in reached.items() if one.samples is not None and b not in left_out]
         open_ = [b for b in usable if self._count(b, lrs[b]) < self.config.final_most]
         if not open_:
             return
@@ -286,9 +281,6 @@ class _State:
 
         batch = max(open_, key=lambda b: (worth(b), -b))
         yield self._run(batch, lrs[batch], "final")
-
-    def _fit(self) -> CriticalBatch:
-        return fit_critical(list(self.views.values()))
 
     def _run(self, batch: int, lr: float, purpose: Purpose) -> Run:
         """A run with the first seed that this learning rate has not seen; a run that was lost is asked for again."""

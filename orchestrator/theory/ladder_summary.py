@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from orchestrator.theory.critical_batch import CriticalBatch, fit
+from orchestrator.theory.critical_batch import CriticalBatch
 from orchestrator.theory.ladder import LadderConfig, Result
-from orchestrator.theory.ladder_batch import FAILURES, BatchRuns, batch_runs
-from orchestrator.theory.ladder_rate import guess_lr
+from orchestrator.theory.ladder_batch import Bound
+from orchestrator.theory.ladder_views import NOT_REACHED, Ladder, final_lr
 from orchestrator.theory.lr_exponent import BestLr, LrExponent, lr_exponent
-from orchestrator.theory.observation import Observation
 from orchestrator.theory.target_crossing import Crossing
 
 SHAPE_SD = 0.06
@@ -25,12 +25,15 @@ class BatchResult:
     Attributes:
         global_batch: B.
         lr: that the final runs used; None where none reached the target.
-        best_lr: where the floor of the valley is expected; `lr` lies below it where a cliff is near.
+        best_lr: where the floor of the valley is expected, by all batches together; `lr` lies below it where a cliff
+            is near.
         se_log_lr: standard error of its logarithm.
         crossing: samples-to-target of the expected curve of the final runs, with its error.
         seeds: final runs behind it.
         excess: share of samples that `lr` is expected to cost more than the best learning rate.
         tried: learning rates of the search.
+        bounded: ``low`` or ``high`` where the best learning rate may lie beyond that end of the range.
+        left_out: whether it was left out of the fit for that: the range decides its samples.
         reason: empty, or why there is no crossing.
     """
 
@@ -42,6 +45,8 @@ class BatchResult:
     seeds: int = 0
     excess: float | None = None
     tried: int = 0
+    bounded: Bound | None = None
+    left_out: bool = False
     reason: str = ""
 
 
@@ -54,7 +59,7 @@ class StudyResult:
         reason: empty, or why the critical batch is not determined.
         batches: ascending; those that were tried.
         critical: the critical batch with its interval.
-        exponent: of the best learning rate against the batch, up to the critical batch.
+        exponent: of the best learning rate against the batch, of batches that lie below the critical one for sure.
         search_samples: trained by search runs.
         final_samples: trained by final runs.
     """
@@ -72,85 +77,75 @@ def summarise(config: LadderConfig, results: Sequence[Result]) -> StudyResult:
     """What is known from the results so far.
 
     The critical batch is fitted to final runs, and to the budget of a batch whose learning rates all failed to reach
-    the target in it; raced runs tell it nothing, as they were stopped because they looked bad.
+    the target in it; not to a batch whose best learning rate lies outside of the range. Raced runs tell it nothing, as
+    they were stopped because they looked bad.
 
     >>> config = LadderConfig(batches=(8,), start_lr=0.1, reference_batch=8, lr_low=0.01, lr_high=1.0, target=0.5,
     ...                       budget_samples=1000, total_samples=10_000)
     >>> summarise(config, []).reason
     'not determined: no run reached the target (0 runs at 0 batches). Give more samples, or an easier target'
     """
-    views = [batch_runs(config, batch, results) for batch in sorted(config.batches)]
-    views = [view for view in views if view.results]
-    batches = tuple(_batch(view, [other for other in views if other is not view]) for view in views)
-    critical = fit_critical(views)
-    points = [
-        BestLr(global_batch=one.global_batch, lr=one.best_lr, se_log=math.hypot(one.se_log_lr, SHAPE_SD))
-        for one in batches
-        if one.best_lr is not None and one.se_log_lr is not None
-    ]
+    ladder = Ladder(config, results)
+    left_out = ladder.left_out()
+    batches = tuple(_batch(ladder, batch, left_out) for batch, view in ladder.views.items() if view.results)
+    critical = ladder.fit()
     return StudyResult(
         verdict=critical.verdict,
         reason=critical.reason,
         batches=batches,
         critical=critical,
-        exponent=lr_exponent(points, critical_batch=critical.critical_batch),
+        exponent=_exponent(ladder, critical),
         search_samples=sum(one.samples for one in results if one.run.purpose == "search"),
         final_samples=sum(one.samples for one in results if one.run.purpose == "final"),
     )
 
 
-def fit_critical(views: Sequence[BatchRuns]) -> CriticalBatch:
-    """The critical batch by final runs and batches out of reach."""
-    return fit(observation for view in views for observation in _observations(view))
+def _exponent(ladder: Ladder, critical: CriticalBatch) -> LrExponent:
+    """Of the batches that lie below the critical one for sure, by what their own runs tell.
 
-
-def final_lr(view: BatchRuns) -> float | None:
-    """The learning rate of the final runs, the lowest if higher ones failed; the best one if all that may fail did.
-
-    None where there is none yet, or none that reaches the target.
+    Where others have a say in a batch's best learning rate, it lies on their laws by construction.
     """
-    lrs = sorted({one.run.lr for one in view.results if one.run.purpose == "final"})
-    holding = [lr for lr in lrs if not view.failed(lr)]
-    if holding or len(lrs) < FAILURES:
-        return min(holding, default=None)
-    reached = {lr: samples for lr in lrs if (samples := view.final_crossings[lr].samples)}
-    return min(reached, key=lambda lr: reached[lr], default=None)
+    known = {b: view.known for b, view in ladder.views.items() if ladder.bounded(b) is None}
+    points = [
+        BestLr(global_batch=b, lr=math.exp(one.log_lr), se_log=math.hypot(one.se_log, SHAPE_SD))
+        for b, one in known.items()
+        if one is not None
+    ]
+    up_to = critical.critical_batch
+    if up_to is None and critical.verdict in ("perfect scaling", "too noisy"):
+        up_to = critical.low
+    if up_to is not None:
+        return lr_exponent(points, critical_batch=up_to)
+    batches = tuple(point.global_batch for point in points)
+    reason = "not determined: no batch is known to lie below the critical batch, above which no power law holds"
+    return LrExponent(batches=(), beyond=batches, reason=reason, confidence=critical.confidence)
 
 
-def _observations(view: BatchRuns) -> tuple[Observation, ...]:
+def _batch(ladder: Ladder, batch: int, left_out: Collection[int]) -> BatchResult:
+    view = ladder.views[batch]
+    found = BatchResult(global_batch=batch, tried=len(view.tried))
     if view.met_at_start:
-        return (Observation(global_batch=view.global_batch, samples=0.0),)
-    lr = final_lr(view)
-    if lr is not None:
-        return view.final_crossings[lr].observations(view.global_batch)
-    spent = [one.samples for one in view.results if one.ended == "budget"]
-    if view.best is not None or not spent:
-        return ()
-    return (Observation(global_batch=view.global_batch, samples=max(spent), censored=True),)
-
-
-def _batch(view: BatchRuns, others: Sequence[BatchRuns]) -> BatchResult:
-    lr = final_lr(view)
-    blank = BatchResult(global_batch=view.global_batch, tried=len(view.tried))
-    if view.met_at_start:
-        return BatchResult(global_batch=view.global_batch, tried=blank.tried, reason="the target is met at sample 0")
+        return dataclasses.replace(found, reason="the target is met at sample 0")
     if view.best is None:
-        reason = f"no learning rate of {blank.tried} reached the target"
-        return BatchResult(global_batch=view.global_batch, tried=blank.tried, reason=reason)
-    known = [other.known for other in others]
-    points = [one for one in known if one is not None]
-    valley = view.alone
-    if points:
-        valley = view.valley(guess_lr(points, view.global_batch, view.config.noise_scale))
+        way = view.why_lost
+        reason = f"no learning rate of {found.tried} reached the target. {NOT_REACHED[way]}"
+        return dataclasses.replace(found, reason=reason, bounded=way if way in ("low", "high") else None)
+    lr, valley = final_lr(view), ladder.valley(batch)
     crossing = view.final_crossings.get(lr) if lr is not None else None
-    return BatchResult(
-        global_batch=view.global_batch,
+    reason = "no final run yet"
+    if crossing is not None:
+        reason = crossing.reason
+    elif view.final_crossings:
+        reason = f"the final runs at {len(view.final_crossings)} learning rates did not reach the target"
+    return dataclasses.replace(
+        found,
         lr=lr,
         best_lr=math.exp(valley.mean),
         se_log_lr=valley.sd,
         crossing=crossing,
         seeds=crossing.seeds if crossing is not None else 0,
-        excess=valley.best()[1],
-        tried=blank.tried,
-        reason=crossing.reason if crossing is not None else "no final run yet",
+        excess=ladder.excess(batch),
+        bounded=ladder.bounded(batch),
+        left_out=batch in left_out,
+        reason=reason,
     )

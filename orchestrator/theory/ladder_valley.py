@@ -69,6 +69,7 @@ class Valley:
         slope: s, ``[h]``.
         level: ln(samples) at the floor, ``[h]``; nan where nothing crossed.
         weight: of each, sums to 1.
+        allowed: ln of the learning rates that may be chosen; the floor may lie beyond them.
     """
 
     floor: Array
@@ -76,6 +77,7 @@ class Valley:
     slope: Array
     level: Array
     weight: Array
+    allowed: tuple[float, float] = (-math.inf, math.inf)
 
     @property
     def mean(self) -> float:
@@ -117,6 +119,7 @@ class Valley:
             slope=self.slope[keep],
             level=self.level[keep],
             weight=weight,
+            allowed=self.allowed,
         )
 
     def gains(self, log_lrs: Array, sds: Array) -> list[float]:
@@ -140,9 +143,11 @@ class Valley:
 
     def _choices(self, below: float = math.inf) -> Array:
         heavy = self.floor[self.weight > 1e-4 * np.max(self.weight)]
-        low, high = float(np.min(heavy)) - 0.3, float(np.max(heavy))
-        grid: Array = np.arange(low, min(high, below) + STEP / 2, STEP)
-        return grid if len(grid) else np.array([below])
+        least, most = self.allowed[0], min(self.allowed[1], below)
+        low, high = max(float(np.min(heavy)) - 0.3, least), min(float(np.max(heavy)), most)
+        grid: Array = np.arange(low, high + STEP / 2, STEP)
+        # A range beyond all floors, or below none of them, leaves its end.
+        return np.minimum(grid, most) if len(grid) else np.array([max(least, min(low, most))])
 
 
 def valley(x: Array, sharpness: Array, slope: Array) -> Array:
@@ -173,7 +178,13 @@ def cliff(sharpness: Array) -> Array:
     return out
 
 
-def locate(tried: Sequence[Tried], prior: Guess, bounds: tuple[float, float], shapes: Array | None = None) -> Valley:
+def locate(
+    tried: Sequence[Tried],
+    prior: Guess,
+    bounds: tuple[float, float],
+    shapes: Array | None = None,
+    allowed: tuple[float, float] = (-math.inf, math.inf),
+) -> Valley:
     """What the runs at one batch tell, together with what was expected of it.
 
     Crossings are compared under normal noise that is shared between learning rates of the same seeds, by generalised
@@ -182,8 +193,9 @@ def locate(tried: Sequence[Tried], prior: Guess, bounds: tuple[float, float], sh
     Args:
         tried: any number of learning rates.
         prior: of the floor; its tails are heavy.
-        bounds: ln of the least and the largest learning rate.
+        bounds: ln of the least and the largest learning rate at which a floor is sought.
         shapes: how likely each shape is, as of `Valley.shapes` of another batch.
+        allowed: ln of the least and the largest learning rate that may be chosen.
     """
     grid = np.arange(bounds[0], bounds[1] + STEP / 2, STEP)
     floor, sharp, slope = (a.ravel() for a in np.meshgrid(grid, SHARPNESS, SLOPES, indexing="ij"))
@@ -218,7 +230,9 @@ def locate(tried: Sequence[Tried], prior: Guess, bounds: tuple[float, float], sh
             sd = math.sqrt(one.sd**2 + 0.05**2)
             log_weight += np.maximum(special.log_ndtr((heights[:, i] - over) / sd), -8.0)
     weight = np.exp(log_weight - np.max(log_weight))
-    return Valley(floor=floor, sharpness=sharp, slope=slope, level=level, weight=weight / np.sum(weight))
+    return Valley(
+        floor=floor, sharpness=sharp, slope=slope, level=level, weight=weight / np.sum(weight), allowed=allowed
+    )
 
 
 def _fitted(tried: Sequence[Tried], heights: Array) -> tuple[Array, Array]:

@@ -52,7 +52,7 @@ def batches_of(runs: Sequence[Observation]) -> Array:
     return np.array([run.global_batch for run in runs], dtype=np.float64)
 
 
-def log_data(runs: Sequence[Observation], sd_log: float | None) -> tuple[Data, int | None]:
+def log_data(runs: Sequence[Observation], sd_log: float | None) -> tuple[Data, float | None]:
     """The runs in log space, and the degrees of freedom behind known standard errors (None: exact)."""
     errors = _errors(runs)
     sd = np.full(len(runs), 1.0 if sd_log is None else sd_log) if errors is None else errors

@@ -21,8 +21,10 @@ from orchestrator.report.summary import finite_only
 from orchestrator.study.outcome import ladder_table, metrics_of, outcome_of
 from orchestrator.study.protocol import Protocol
 from orchestrator.study.trials import StudyTrial
-from orchestrator.theory.ladder import Result
+from orchestrator.study.words import warnings_of
+from orchestrator.theory.ladder import LadderConfig, Result
 from orchestrator.theory.ladder_planner import Rival
+from orchestrator.theory.ladder_summary import summarise
 
 SPACE = """\
 task: {name: digits}
@@ -35,6 +37,18 @@ study: {batches: [2, 8, 64, 256], least_seeds: 3, most_seeds: 4, precision: 0.2,
 space:
   lr.base: {low: 0.01, high: 10.0, log: true}
 """
+
+
+CONFIG = {
+    "batches": (2, 8, 64, 256),
+    "start_lr": 0.5,
+    "reference_batch": 8,
+    "lr_low": 0.01,
+    "lr_high": 10.0,
+    "target": 1.0,
+    "budget_samples": 40_000,
+    "total_samples": 4_000_000,
+}
 
 
 def protocol_in(folder: Path, *overrides: str) -> Protocol:
@@ -177,6 +191,26 @@ def test_what_is_cut_says_so(tmp_path: Path) -> None:
     assert metrics_of(found) == {}
 
 
-def test_a_rule_of_thumb_that_the_exponent_rules_out_is_told(outcome: dict[str, Any]) -> None:
-    assert "linear" in outcome["lr_exponent"]["ruled_out"]
-    assert any("rule 'linear', the usual one for SGD, is ruled out" in warning for warning in outcome["warnings"])
+def test_a_rule_of_thumb_that_the_exponent_rules_out_is_told(tmp_path: Path) -> None:
+    found = outcome_in(tmp_path, Synthetic(seed_sd=0.04, cliff=2.0, exponent=0.4))
+    assert "linear" in found["lr_exponent"]["ruled_out"]
+    assert any("rule 'linear', the usual one for SGD, is ruled out" in warning for warning in found["warnings"])
+
+
+def test_linear_with_an_adaptive_optimizer_against_the_evidence_and_a_stretched_law_are_warned_of() -> None:
+    config = LadderConfig(**CONFIG)  # type: ignore[arg-type]
+    found = summarise(config, studied(Synthetic(seed_sd=0.04, cliff=2.0, exponent=0.4), config)[0])
+    told = warnings_of(found, "AdamW")
+    assert any("rule 'linear' with AdamW" in warning and "against an exponent" in warning for warning in told)
+    (stretched,) = [warning for warning in told if "do not stretch it" in warning]
+    assert "measured over batches 2 to 8" in stretched
+    assert "times the best at 256" in stretched
+    assert not any("with SGD, whose steps" in warning for warning in warnings_of(found, "SGD"))
+
+
+def test_a_range_of_learning_rates_that_binds_is_named() -> None:
+    config = LadderConfig(**CONFIG | {"lr_high": 0.9})  # type: ignore[arg-type]
+    found = summarise(config, studied(Synthetic(seed_sd=0.04, cliff=2.0), config)[0])
+    told = [warning for warning in warnings_of(found, "SGD") if "space.lr.base" in warning]
+    assert [warning.partition(":")[0] for warning in told] == ["batch 64", "batch 256"]
+    assert all("above the largest of space.lr.base" in warning for warning in told)
