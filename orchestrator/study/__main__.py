@@ -22,8 +22,11 @@ from orchestrator.errors import RefusedError
 from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out, of_run, plan_of, writer
 
 DEFAULT_SPACE = "search_spaces/digits_study.yaml"
-# What a study may be taken on with, beside what never changes what trials compute: how sure it should be.
-FREE = ("study.width", "study.precision", "study.least_seeds", "study.most_seeds", "study.total_samples")
+# What a study may be taken on with, beside what never changes what trials compute: how sure it should be, how it is read.
+FREE = {
+    LADDER: ("study.width", "study.precision", "study.least_seeds", "study.most_seeds", "study.total_samples"),
+    "branch": ("study.branch.floor", "study.branch.tolerance"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
             raise RefusedError(rule, file="command line", key="--method", value=args.method, remedy=remedy)
         entry = Entry(
             name="study",
-            free=FREE if method == LADDER else (),
+            free=FREE.get(method, ()),
             start=functools.partial(carry_out, method),
             finish=lambda console, summary, uri: console.finish(summary, uri, writer(method)),
             loaded=lambda loaded: as_spec(method, loaded, file=f"{args.resume}/spec.yaml"),

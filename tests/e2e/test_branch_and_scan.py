@@ -133,3 +133,30 @@ def test_a_scan_compares_batches_at_equal_samples_and_updates(scan: Path) -> Non
     parent = client.get_run(summary["mlflow"]["parent_run_id"])
     assert all(find_key("metric", "sweep", name) for name in parent.data.metrics)
     assert known_as("scan") <= set(parent.data.metrics)
+
+
+def test_what_cannot_be_told_costs_nothing_that_was_trained(
+    ray_session: None, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of our own making while results are made, tabled and drawn: the reason, exit 1, and it can be taken on."""
+    run = tmp_path / "run"
+    spec = {**SPACE, "study": {"batches": [16, 64], "scan": {"updates": 20}}, "tracking": {"uri": tracking_uri}}
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(spec))
+    commands = [[str(tmp_path / "space.yaml"), "--method", "scan", "--out", str(run)], ["--resume", str(run)]]
+
+    def broken(*args: Any, **names: Any) -> None:
+        raise KeyError("val/loss")
+
+    for command, part in zip([*commands, commands[1]], ("outcome_of", "scan_table", "_figures"), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"orchestrator.study.scan.{part}", broken)
+            assert main(command) == 1, part
+        summary = summary_of(run)
+        assert summary["status"] == "failed"
+        assert "KeyError: 'val/loss'" in summary["warnings"], part
+        assert [one["status"] for one in summary["trials"]] == ["completed"] * 2
+    assert main(commands[1]) == 0
+    summary = summary_of(run)
+    assert (summary["status"], summary["warnings"]) == ("done", [])
+    assert len(events_of(run, "trial_started")) == 2, "nothing was trained again"
+    assert (run / "figures" / "scan.png").exists()
