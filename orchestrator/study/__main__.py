@@ -22,7 +22,7 @@ from orchestrator.errors import RefusedError
 from orchestrator.study.methods import LADDER, METHODS, as_spec, carry_out, of_run, plan_of, writer
 
 DEFAULT_SPACE = "search_spaces/digits_study.yaml"
-# What a study may be taken on with, beside what never changes what trials compute: how sure it should be, how it is read.
+# What a study may be taken on with, beside what never changes what trials compute: how sure it is and how it is read.
 FREE = {
     LADDER: ("study.width", "study.precision", "study.least_seeds", "study.most_seeds", "study.total_samples"),
     "branch": ("study.branch.floor", "study.branch.tolerance"),

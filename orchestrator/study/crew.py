@@ -35,10 +35,14 @@ class Wanted:
 
 @dataclass(kw_only=True)
 class Trained:
-    """A trial as the record tells it: its evaluations, ascending in samples, and once it has ended its outcome."""
+    """A trial as the record tells it: its evaluations, ascending in samples, and once it has ended its outcome.
+
+    `spec` is that of the trial, plain, as its ``trial_started`` event has it.
+    """
 
     trial: str
     name: str
+    spec: Mapping[str, Any] = field(default_factory=dict)
     status: str = "running"
     evaluations: list[Mapping[str, Any]] = field(default_factory=list)
     outcome: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +60,7 @@ def trained_of(events: Iterable[Mapping[str, Any]]) -> list[Trained]:
     for event in events:
         match event["event"]:
             case "trial_started":
-                found[event["trial"]] = Trained(trial=event["trial"], name=event["asked"])
+                found[event["trial"]] = Trained(trial=event["trial"], name=event["asked"], spec=event["spec"])
             case "evaluation":
                 found[event["trial"]].evaluations.append(event)
             case "trial_ended":
@@ -105,7 +109,7 @@ class Crew:
 
     def _submit(self, wanted: Wanted, trial: Trained | None) -> None:
         if trial is None:
-            trial = Trained(trial=f"t{len(self._trials):04d}", name=wanted.name)
+            trial = Trained(trial=f"t{len(self._trials):04d}", name=wanted.name, spec=wanted.spec.to_dict())
             self._trials.append(trial)
         trial.evaluations.clear()  # what an earlier process had is told again
         spec = wanted.spec
