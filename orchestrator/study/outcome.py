@@ -210,7 +210,7 @@ def _noise(
     return {
         **noise,
         "global_batch": batch,
-        "where": "at the target, over the last updates before it",
+        "where": "at the target, over the last tenth of the updates before it",
         "ratio_to_critical_batch": value / bound if bound else None,
         "along_training": noise_path(trials, rung),
         "reason": "",

@@ -14,15 +14,18 @@ from typing import Any
 import numpy as np
 
 from orchestrator.config.study_rules import BATCHES, LR
+from orchestrator.config.trial import Mode
 from orchestrator.study.settings import Trained
 from orchestrator.theory.ladder import Ended, Result, Run
 from orchestrator.theory.ladder_planner import Rival
 from orchestrator.theory.ladder_stop import beyond, hopeless
 from orchestrator.theory.local_parabola import Curve
+from orchestrator.theory.pooled_noise import NoiseWindow
 
-Mode = Any
 STOPPED_BY: Mapping[Ended, str] = {"overshot": "overshoot", "raced": "race"}
 BASELINE = "baseline"
+STALE, FRESH = 2.0, 1.3
+"""An evaluation speaks of a moment up to so many times its samples: where batches are placed, and where it is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +104,28 @@ class StudyTrial:
         return self.status != "running" and not math.isfinite(self.curve(metric).values[-1])
 
     def noise(self, until: float = math.inf) -> Noise | None:
-        """The noise scale of the updates before the last evaluation up to `until` samples that could tell it."""
-        for one in reversed(self.evaluations):
-            if one["samples_seen"] <= until and "noise_scale" in (metrics := one["metrics"]):
+        """The latest determined noise scale up to `until` samples; None where it is older than half of what was seen.
+
+        That is good enough to place batches by. What is told of a moment comes from `window`.
+        """
+        seen = [one for one in self.evaluations if one["samples_seen"] <= until]
+        for one in reversed(seen):
+            metrics = one["metrics"]
+            if STALE * one["samples_seen"] < seen[-1]["samples_seen"]:
+                return None
+            if "noise_scale" in metrics:
                 ends = {"low": metrics["noise_scale_low"], "high": metrics["noise_scale_high"]}
                 return Noise(value=metrics["noise_scale"], samples=one["samples_seen"], **ends)
         return None
+
+    def window(self, at: float) -> NoiseWindow | None:
+        """What the probe knew at the last evaluation up to `at` samples; None where that one is not of this moment."""
+        seen = [one for one in self.evaluations if at / FRESH < one["samples_seen"] <= at]
+        metrics = seen[-1]["metrics"] if seen else {}
+        if "noise_scale_correlation" not in metrics:
+            return None
+        parts = {name: metrics[f"noise_scale_{name}"] for name in ("trace", "trace_se", "g2", "g2_se", "correlation")}
+        return NoiseWindow(**parts, blocks=int(metrics["noise_scale_blocks"]))
 
     def result(self, goal: Goal) -> Result | None:
         """The run up to the evaluation that decided it; None while nothing did, or where it failed."""
