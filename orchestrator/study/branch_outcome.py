@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from orchestrator.report import formats
 from orchestrator.study.branch_plan import PARENT, BranchPlan
-from orchestrator.study.crew import Trained, by_name
+from orchestrator.study.crew import Trained, by_name, left_out
 from orchestrator.theory.branch_rate import Branch
 from orchestrator.theory.branching import LocalCriticalBatch, local_critical_batch
 from orchestrator.theory.critical_batch import Estimate
@@ -73,7 +73,8 @@ def outcome_of(plan: BranchPlan, trials: Sequence[Trained], *, done: bool) -> di
         "checkpoints": found,
         "growth": growth(told),
         "along_training": noise_along(parent),
-        "warnings": [
+        "warnings": left_out(trials)
+        + [
             f"after {one['samples_seen']:,} samples: {text}"
             for one in found
             for text in one["local_critical_batch"]["warnings"]

@@ -15,6 +15,7 @@ import numpy as np
 
 from orchestrator.config.study_rules import BATCHES, LR
 from orchestrator.config.trial import Mode
+from orchestrator.study.runs import RunRecord, records_of
 from orchestrator.study.settings import Trained
 from orchestrator.theory.ladder import Ended, Result, Run
 from orchestrator.theory.ladder_planner import Rival
@@ -48,44 +49,29 @@ class Noise:
 
 
 @dataclass(kw_only=True)
-class StudyTrial:
-    """A run under its trial id.
+class StudyTrial(RunRecord):
+    """A run of a ladder.
 
     Attributes:
         run: what the planner asked for.
         rival: what it had to beat when it began; later results do not change that.
         phase: ``baseline``, ``search``, ``settings`` (other keys are tuned) or ``final``.
         setting: its number, 0 for what the spec writes, and `values` of the other keys by dotted name.
-        evaluations: as the journal has them, ascending in samples.
-        status: of the trial; ``running`` until it has ended.
-        outcome: as the journal has it, once it has ended.
     """
 
-    trial: str
     run: Run
     rival: Rival
     phase: str
     setting: int = 0
     values: Mapping[str, Any] = field(default_factory=dict)
-    evaluations: list[Mapping[str, Any]] = field(default_factory=list)
-    status: str = "running"
-    outcome: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def samples(self) -> int:
-        """Samples that it really trained, as far as is known."""
-        last = self.evaluations[-1]["samples_seen"] if self.evaluations else 0
-        return int(self.outcome.get("samples_seen", last))
 
     def info(self) -> dict[str, Any]:
         """What its ``trial_started`` event says, so that another process knows it again."""
         samples = self.rival.samples if math.isfinite(self.rival.samples) else None
         return {
-            "number": int(self.trial.removeprefix("t")),
             "params": {"batch.global": self.run.global_batch, "lr.base": self.run.lr, **self.values},
             "setting": self.setting,
             "phase": self.phase,
-            "repeat_of": None,
             "run": asdict(self.run),
             "rival": {"samples": samples, "se_log": self.rival.se_log},
         }
@@ -158,26 +144,19 @@ def judge(run: Run, rival: Rival, curve: Curve, goal: Goal) -> Ended | None:
 
 def trials_of(events: Iterable[Mapping[str, Any]]) -> list[StudyTrial]:
     """The trials of a study's record, in the order in which they began."""
-    found: dict[str, StudyTrial] = {}
-    for event in events:
-        match event["event"]:
-            case "trial_started":
-                rival = event["rival"]
-                samples = math.inf if rival["samples"] is None else rival["samples"]
-                found[event["trial"]] = StudyTrial(
-                    trial=event["trial"],
-                    run=Run(**event["run"]),
-                    rival=Rival(samples=samples, se_log=rival["se_log"]),
-                    phase=event["phase"],
-                    setting=event["setting"],
-                    values={k: v for k, v in event["params"].items() if k not in (BATCHES, LR)},
-                )
-            case "evaluation":
-                found[event["trial"]].evaluations.append(event)
-            case "trial_ended":
-                found[event["trial"]].status = event["status"]
-                found[event["trial"]].outcome = event["outcome"]
-    return list(found.values())
+    return records_of(events, _begun)
+
+
+def _begun(event: Mapping[str, Any]) -> StudyTrial:
+    samples = event["rival"]["samples"]
+    return StudyTrial(
+        trial=event["trial"],
+        run=Run(**event["run"]),
+        rival=Rival(samples=math.inf if samples is None else samples, se_log=event["rival"]["se_log"]),
+        phase=event["phase"],
+        setting=event["setting"],
+        values={k: v for k, v in event["params"].items() if k not in (BATCHES, LR)},
+    )
 
 
 def known_of(trials: Sequence[StudyTrial], goal: Goal) -> list[Trained]:
