@@ -215,7 +215,12 @@ _TRIAL_TAGS = (
     ("repeat_of", "", "trial whose settings are repeated"),
     ("reused_by", "", "later suggestions that were equal and took this trial's value"),
     ("status", "", "`completed`, `target_reached`, `stopped`, `diverged`, `failed` or `killed`"),
-    ("stopped_by", "", "`asha`, `race`, or `overshoot` (a study: far enough past the target); MLflow status FINISHED"),
+    (
+        "stopped_by",
+        "",
+        "`asha`, `race`, or of a study `overshoot` (far enough past the target) or `left out` (its batch cannot be "
+        "trained); MLflow status FINISHED",
+    ),
     ("diverged", "", "`true` if a value was not finite; the run's MLflow status is FAILED"),
     ("diverged_at_samples", "samples", "samples seen when that was noticed"),
     ("reason", "", "why it ended, in a sentence"),

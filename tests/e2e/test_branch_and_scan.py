@@ -140,7 +140,7 @@ def test_what_cannot_be_told_costs_nothing_that_was_trained(
 ) -> None:
     """Errors of our own making while results are made, tabled and drawn: the reason, exit 1, and it can be taken on."""
     run = tmp_path / "run"
-    spec = {**SPACE, "study": {"batches": [16, 64], "scan": {"updates": 20}}, "tracking": {"uri": tracking_uri}}
+    spec = {**SPACE, "study": {"batches": [16, 32, 64], "scan": {"updates": 20}}, "tracking": {"uri": tracking_uri}}
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(spec))
     commands = [[str(tmp_path / "space.yaml"), "--method", "scan", "--out", str(run)], ["--resume", str(run)]]
 
@@ -154,9 +154,25 @@ def test_what_cannot_be_told_costs_nothing_that_was_trained(
         summary = summary_of(run)
         assert summary["status"] == "failed"
         assert "KeyError: 'val/loss'" in summary["warnings"], part
-        assert [one["status"] for one in summary["trials"]] == ["completed"] * 2
+        assert [one["status"] for one in summary["trials"]] == ["completed"] * 3
     assert main(commands[1]) == 0
     summary = summary_of(run)
     assert (summary["status"], summary["warnings"]) == ("done", [])
-    assert len(events_of(run, "trial_started")) == 2, "nothing was trained again"
+    assert len(events_of(run, "trial_started")) == 3, "nothing was trained again"
     assert (run / "figures" / "scan.png").exists()
+
+
+def test_a_scan_leaves_a_batch_out_that_cannot_be_trained(ray_session: None, tracking_uri: str, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {
+        "task": {"name": "roomless:Roomless", "dim": 16},
+        "lr": {"base": 0.1, "rule": "none", "warmup": 0, "decay": "none"},
+        "study": {"batches": [8, 16, 64], "scan": {"updates": 30}},
+        "tracking": {"uri": tracking_uri},
+    }
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump({**SPACE, **sections}))
+    assert main([str(tmp_path / "space.yaml"), "--method", "scan", "--out", str(tmp_path / "run")]) == 0
+    summary = summary_of(tmp_path / "run")
+    assert [row["global_batch"] for row in summary["rows"]] == [8, 16]
+    (warning,) = [text for text in summary["warnings"] if "left out" in text]
+    assert warning.startswith("scan at batch 64, seed 0 is left out: failed 2 times: ")
+    assert "no room for 32 samples" in warning
