@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.config.load import Loaded
 from orchestrator.config.short_rules import as_branch, as_scan
@@ -12,6 +12,8 @@ from orchestrator.config.study_rules import as_study
 if TYPE_CHECKING:
     from orchestrator.past import Past
     from orchestrator.preparation import Prepared
+    from orchestrator.study.experiment import StudyExperiment, StudyMethod
+    from orchestrator.study.spec_as_study import SpecAsStudy
     from orchestrator.tracking.run_dir import RunDir
 
 LADDER = "ladder"
@@ -51,7 +53,21 @@ def writer(method: str) -> Callable[..., None]:
     return {LADDER: study_report.write, "branch": branch_report.write, "scan": scan_report.write}[method]
 
 
-def plan_of(method: str, prepared: Prepared) -> Any:
+class Method(Protocol):
+    """What the module of a method has; `plan` is always one of its own `Plan`."""
+
+    @property
+    def Plan(self) -> Callable[..., SpecAsStudy]:
+        """Sees a spec as its study."""
+
+    def method_of(self, plan: Any) -> StudyMethod:
+        """How its results are made and shown."""
+
+    def carry_out(self, plan: Any, experiment: StudyExperiment) -> object:
+        """Train everything; why the study is over, in the words of the method."""
+
+
+def plan_of(method: str, prepared: Prepared) -> SpecAsStudy:
     """What the study trains; its method ``check`` refuses what is known to give no answer.
 
     A run that is taken on keeps the trials that it was started with, and is as sure as is asked for now.
@@ -83,7 +99,8 @@ def carry_out(
         experiment.finish()
 
 
-def _module(method: str) -> Any:
+def _module(method: str) -> Method:
     from orchestrator.study import branch, ladder, scan
 
-    return {LADDER: ladder, "branch": branch, "scan": scan}[method]
+    modules: dict[str, Method] = {LADDER: ladder, "branch": branch, "scan": scan}
+    return modules[method]

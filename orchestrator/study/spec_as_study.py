@@ -24,6 +24,14 @@ class SpecAsStudy:
     metric_modes: Mapping[str, Any]
     train_samples: int
 
+    def check(self, file: str) -> None:
+        """Refuse what is known to give no answer.
+
+        Raises:
+            ConfigError: names file, key, value, rule and remedy.
+        """
+        raise NotImplementedError
+
     @property
     def metric(self) -> str:
         """What is compared, and what a target is of."""
