@@ -30,10 +30,10 @@ from orchestrator.cluster.capacity import accelerators, count_gangs
 from orchestrator.cluster.session import Session, connect
 from orchestrator.config.spec import SweepSpec
 from orchestrator.config.trial import TrialSpec
-from orchestrator.errors import GangError, OrchestratorError
+from orchestrator.errors import OrchestratorError
 from orchestrator.past import Past
 from orchestrator.report import final_report
-from orchestrator.report.console import Console
+from orchestrator.report.console import Console, Report
 from orchestrator.report.quiet import quiet
 from orchestrator.report.summary import SCHEMA_VERSION, build_summary
 from orchestrator.search.objective import Objective
@@ -145,6 +145,8 @@ class Experiment:
         if kind is not None:
             self._status = "failed" if issubclass(kind, Exception) else "interrupted"
             self.pool.in_a_hurry = True
+        if isinstance(error, Exception):
+            self._warnings.append(_told(error))
         with self._stack:
             self._end()
         if self._hurried and kind is None:
@@ -201,7 +203,7 @@ class Experiment:
         with self._surviving():
             self.pool.send_home()
         with self._surviving():
-            self._figures()
+            self._conclude()
         with self._surviving():
             self.pool.append("sweep_ended", status=self._status)
         with self._surviving():
@@ -209,28 +211,46 @@ class Experiment:
         self._drain()
         with self._surviving():
             self.write_tables()
-        with self._surviving():
-            summary = {**self.summary(), "status": self._status}
-            self._stack.callback(self._console.finish, summary, self.run_dir.uri, self.say)
-            self.run_dir.write_json("summary.json", summary)
-            self.run_dir.publish()
+        self._write_summary()
         if self._lost is not None:
-            raise OrchestratorError(f"{self._lost}; take the run on with: {self._resume_command}") from self._lost
+            raise OrchestratorError(
+                f"{_told(self._lost)}; take the run on with: {self._resume_command}"
+            ) from self._lost
 
     @contextlib.contextmanager
     def _surviving(self) -> Iterator[None]:
         """What cannot be done any more must not keep from the rest; the first such error is told at the end.
 
+        That holds for errors of our own making too: what was trained must reach the summary, with the reason.
         Somebody who presses Ctrl-C while a run ends gets what can be had at once.
         """
         try:
             yield
         except KeyboardInterrupt:
             self._hurried = self.pool.in_a_hurry = True
-        except (OrchestratorError, OSError) as error:
+        except Exception as error:
             logger.exception("while ending")
-            self._warnings.append(str(error))
+            self._warnings += [text for text in (_told(error),) if text not in self._warnings]
             self._lost, self._status = self._lost or error, "failed"
+
+    def _write_summary(self) -> None:
+        """Of as much as can be told: all, what holds for every experiment, or why there is nothing else."""
+        summary: dict[str, Any] = {}
+        say: Report = final_report.write_reasons
+        with self._surviving():
+            summary, say = self.summary(), self.say
+        if not summary:
+            with self._surviving():
+                summary = Experiment.summary(self)
+        if not summary:
+            summary = {"schema_version": SCHEMA_VERSION, "name": self.spec.name, "warnings": self._warnings}
+        summary["status"] = self._status
+        if self._lost is not None:
+            summary["warnings"] = list(dict.fromkeys([*summary["warnings"], _told(self._lost)]))
+        with self._surviving():
+            self._stack.callback(self._console.finish, summary, self.run_dir.uri, say)
+            self.run_dir.write_json("summary.json", summary)
+            self.run_dir.publish()
 
     def _drain(self) -> None:
         """Give the MLflow writer time for the rest, and less of it to people who pressed Ctrl-C."""
@@ -247,19 +267,14 @@ class Experiment:
             if not left.nothing:
                 self._warnings.append(str(left))
 
-    def _figures(self) -> None:
+    def _conclude(self) -> None:
+        """Tell what was found and draw it, before the record says that the run is done."""
         if self._status != "done" or self._hurried:
             return
-        try:
-            if found := self.concluded():
-                self.pool.append("sweep_concluded", **found)
-            for figure in self.drawn(self.run_dir.local / "figures"):
-                self.pool.append("artifact", path=str(figure), folder="figures")
-        except GangError:
-            raise
-        except Exception as error:  # a figure that cannot be drawn must not cost the summary
-            logger.exception("figures")
-            self._warnings.append(f"no figures: {error}")
+        if found := self.concluded():
+            self.pool.append("sweep_concluded", **found)
+        for figure in self.drawn(self.run_dir.local / "figures"):
+            self.pool.append("artifact", path=str(figure), folder="figures")
 
     def _make_pool(self) -> Pool:
         from orchestrator.cluster.gang import GangShape
@@ -365,3 +380,8 @@ class Experiment:
             self.write_tables()
             ended_at = time.monotonic()
             self._tables_due_at = ended_at + (ended_at - started_at) / TABLES_SHARE
+
+
+def _told(error: Exception) -> str:
+    """An error of ours is a sentence; anybody else's needs its kind, as a KeyError is only a key."""
+    return str(error) if isinstance(error, OrchestratorError | OSError) else f"{type(error).__name__}: {error}"

@@ -77,9 +77,11 @@ def resume(folder: str, overrides: Sequence[str], entry: Entry) -> int:
         _check_split(prepared.spec, file)
     prepared = dataclasses.replace(prepared, as_started=entry.loaded(load_spec(file, given_again)).spec)
     summary = run_dir.local / "summary.json"
-    if _is_done(prepared, past, entry) and summary.exists():
+    told = json.loads(summary.read_text()) if summary.exists() else {}
+    # A run whose results could not be told is trained, and yet not done.
+    if _is_done(prepared, past, entry) and told.get("status") == "done":
         with Console(sys.stdout) as console:
-            entry.finish(console, json.loads(summary.read_text()), run_dir.uri)
+            entry.finish(console, told, run_dir.uri)
         return 0
     with contextlib.nullcontext() if is_local() else connect(prepared.modules) as session:
         _wait_for_resources(prepared)

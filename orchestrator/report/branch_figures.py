@@ -19,7 +19,9 @@ def write_branch_figures(outcome: Record, name: str, folder: Path) -> list[Path]
     """Draw what there is to draw into `folder` as PNG files; the paths written."""
     if not outcome["checkpoints"]:
         return []
-    figures = {"branch_rates": branch_rates(outcome, name)}
+    figures = {}
+    if any(row["rate"] is not None for one in outcome["checkpoints"] for row in one["batches"]):
+        figures["branch_rates"] = branch_rates(outcome, name)
     if outcome["along_training"] or _told(outcome):
         figures["noise_scale"] = noise_along_training(outcome, name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +62,8 @@ def branch_rates(outcome: Record, name: str) -> Figure:
             axes.plot(local["local_critical_batch"], rate0 / 2, marker="|", markersize=14, color=color)
     log_axis(axes, "y")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-    axes.set_ylabel("e-folds of loss a sample")
+    in_folds = all(one["local_critical_batch"]["in_folds"] for one in checkpoints)
+    axes.set_ylabel("e-folds of loss a sample" if in_folds else "1 / samples to a common loss")
     batch_axis(axes, sorted({row["global_batch"] for one in checkpoints for row in one["batches"]}))
     axes.legend(frameon=False, fontsize="small")
     axes.set_title(f"{name}: rate of learning of branches; a bar where it has halved")

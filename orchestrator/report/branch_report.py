@@ -27,9 +27,10 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
             grid(_CHECKPOINT, map(_checkpoint_row, checkpoints)),
         )
         last = checkpoints[-1]
+        unit = "in e-folds of loss" if last["local_critical_batch"]["in_folds"] else "of falls to a common loss,"
         title = (
-            f"Branches after {last['samples_seen']:,} samples, {summary['length_samples']:,} long; rates in e-folds of "
-            "loss a thousand samples"
+            f"Branches after {last['samples_seen']:,} samples, {summary['length_samples']:,} long; rates {unit} a "
+            "thousand samples"
         )
         write_table(out, title, grid(_BATCH, map(_batch_row, last["batches"])))
     samples = summary["samples"]

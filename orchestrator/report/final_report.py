@@ -39,6 +39,14 @@ def write(out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
     out.file.flush()
 
 
+def write_reasons(out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
+    """The last words where nothing but the warnings can be told; the last line is `run_dir`."""
+    out.print()
+    write_list(out, "Warnings", summary["warnings"])
+    out.file.write(f"{run_dir}\n")
+    out.file.flush()
+
+
 def write_plan(out: RichConsole, plan: Plan) -> None:
     """The whole plan; says at the end that nothing was started."""
     out.print(f"[bold]{escape(plan.name)}[/bold]: task {escape(plan.task)}, {escape(plan.objective)}\n")

@@ -46,7 +46,8 @@ def scan_table(outcome: Record, name: str) -> Figure:
     timed = [row for row in rows if row["samples_per_second"] is not None]
     below.plot([row["global_batch"] for row in timed], [row["samples_per_second"] for row in timed], "o-", color=GREY)
     below.set_ylabel("samples a second")
-    log_axis(below, "y")
+    if timed:
+        log_axis(below, "y")
     batch_axis(below, [row["global_batch"] for row in outcome["rows"]])
     for axes in (above, middle):
         axes.tick_params(labelbottom=False)

@@ -36,7 +36,7 @@ def carry_out(plan: BranchPlan, experiment: StudyExperiment) -> bool:
     """Train everything; True: that is all.
 
     Raises:
-        TrialError: a trial failed again.
+        TrialError: the run that is branched from failed again, or all branches did.
         GangError: no gang is left.
     """
     known: Sequence[Trained] = trained_of(experiment.past.events) if experiment.past else ()

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.report import formats
-from orchestrator.study.branch_plan import PARENT, BranchPlan, name_of
-from orchestrator.study.crew import Trained, by_name
+from orchestrator.study.branch_plan import PARENT, BranchPlan
+from orchestrator.study.crew import Trained, by_name, left_out
 from orchestrator.theory.branch_rate import Branch
 from orchestrator.theory.branching import LocalCriticalBatch, local_critical_batch
 from orchestrator.theory.critical_batch import Estimate
@@ -43,7 +43,9 @@ def outcome_of(plan: BranchPlan, trials: Sequence[Trained], *, done: bool) -> di
     """
     known = by_name(trials)
     parent = known.get(PARENT)
-    spent = {"parent": parent.samples if parent else 0, "branches": _spent(plan, known)}
+    branches = [one for one in known.values() if _mark(one) is not None]
+    begun = sum(max(0, one.samples - (_mark(one) or 0)) for one in branches)
+    spent = {"parent": parent.samples if parent else 0, "branches": begun}
     base = {"method": "branch", "samples": {"spent": sum(spent.values()), **spent, "runs": len(trials)}}
     if not done or parent is None:
         reason = "the study was cut before it knew enough; take it on with --resume"
@@ -58,7 +60,7 @@ def outcome_of(plan: BranchPlan, trials: Sequence[Trained], *, done: bool) -> di
     if parent.status == "diverged":
         reason = f"the run that is branched from diverged: {parent.outcome['reason']}. Lower lr.base"
         return {**base, "verdict": "diverged", "reason": reason, "sentence": reason, "checkpoints": [], "warnings": []}
-    found = [_checkpoint(plan, mark, parent, known) for mark in plan.marks]
+    found = [_checkpoint(plan, mark, parent, [one for one in branches if _mark(one) == mark]) for mark in plan.marks]
     told = [one for one in found if one["local_critical_batch"]["local_critical_batch"] is not None]
     return {
         **base,
@@ -71,7 +73,8 @@ def outcome_of(plan: BranchPlan, trials: Sequence[Trained], *, done: bool) -> di
         "checkpoints": found,
         "growth": growth(told),
         "along_training": noise_along(parent),
-        "warnings": [
+        "warnings": left_out(trials)
+        + [
             f"after {one['samples_seen']:,} samples: {text}"
             for one in found
             for text in one["local_critical_batch"]["warnings"]
@@ -138,20 +141,23 @@ def branches_table(outcome: Mapping[str, Any]) -> pa.Table:
     return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in _COLUMNS})
 
 
-def _spent(plan: BranchPlan, known: Mapping[str, Trained]) -> int:
-    begun = {name_of(mark, 0, 0).partition(" at ")[0]: mark for mark in plan.marks}
-    found = ((begun.get(name.partition(" at ")[0]), one.samples) for name, one in known.items())
-    return sum(max(0, samples - mark) for mark, samples in found if mark is not None)
+def _mark(one: Trained) -> int | None:
+    """Samples seen at the checkpoint that a trial began with; None if it began with none."""
+    start = one.spec.get("start")
+    return None if start is None else int(start["samples_seen"])
 
 
-def _checkpoint(plan: BranchPlan, mark: int, parent: Trained, known: Mapping[str, Trained]) -> dict[str, Any]:
+def _batch(one: Trained) -> int:
+    return int(one.spec["plan"]["global_batch"])
+
+
+def _checkpoint(plan: BranchPlan, mark: int, parent: Trained, trained: Sequence[Trained]) -> dict[str, Any]:
     section = plan.spec.study.branch
     (at,) = [one for one in parent.evaluations if one["samples_seen"] == mark]
-    prefix = name_of(mark, 0, 0).partition(" at ")[0] + " "
-    branches = [_branch(plan, mark, one) for name, one in known.items() if name.startswith(prefix)]
+    branches = [_branch(plan, mark, one) for one in trained]
     local = local_critical_batch(branches, floor=section.floor)
     tolerance = tolerance_batch(
-        branches, tolerance=section.tolerance, length_samples=plan.length_samples, floor=section.floor or 0.0
+        branches, tolerance=section.tolerance, length_samples=plan.length_samples, floor=section.floor
     )
     batches = [rate.global_batch for rate in local.rates]
     return {
@@ -161,29 +167,32 @@ def _checkpoint(plan: BranchPlan, mark: int, parent: Trained, known: Mapping[str
         "noise_scale": _interval(noise_of(at)),
         "local_critical_batch": local.to_dict(),
         "tolerance_batch": {**tolerance.to_dict(), "expected": _expected(plan, local, at, batches)},
-        "batches": _rows(local, tolerance, known, mark),
+        "batches": _rows(local, tolerance, trained),
         "curve": _curve(local, batches),
     }
 
 
 def _branch(plan: BranchPlan, mark: int, one: Trained) -> Branch:
-    batch, seed = (int(text) for text in one.name.partition(" at batch ")[2].split(", seed "))
-    points = [(e["samples_seen"] - mark, e["metrics"][plan.metric]) for e in one.evaluations]
-    samples, losses = zip(*points, strict=True) if points and one.status != "diverged" else ((), ())
-    return Branch(global_batch=batch, seed=seed, samples=tuple(map(float, samples)), losses=tuple(losses))
+    """What a branch tells; one whose metric is not finite where it begins or ends has diverged, whatever its loss."""
+    points = [(e["samples_seen"] - mark, e["metrics"].get(plan.metric)) for e in one.evaluations]
+    if one.status == "diverged" or not points or points[0][1] is None or points[-1][1] is None:
+        points = []
+    known = [(float(samples), value) for samples, value in points if value is not None]
+    samples, losses = zip(*known, strict=True) if known else ((), ())
+    return Branch(global_batch=_batch(one), seed=int(one.spec["seed"]), samples=samples, losses=losses)
 
 
 def _expected(
     plan: BranchPlan, local: LocalCriticalBatch, at: Mapping[str, Any], batches: Sequence[int]
 ) -> float | None:
     """The tolerance batch that the fitted rates give, where the floor is known."""
-    section = plan.spec.study.branch
-    if section.floor is None or local.local_critical_batch is None or local.rate0.value is None:
+    section, loss = plan.spec.study.branch, at["metrics"].get(plan.metric)
+    if section.floor is None or local.local_critical_batch is None or local.rate0.value is None or loss is None:
         return None
     found = closed_form(
         rate0=local.rate0.value,
         critical_batch=local.local_critical_batch,
-        excess_loss=at["metrics"][plan.metric] - section.floor,
+        excess_loss=loss - section.floor,
         tolerance=section.tolerance,
         length_samples=plan.length_samples,
         smallest_batch=min(batches),
@@ -191,14 +200,12 @@ def _expected(
     return found if math.isfinite(found) else None
 
 
-def _rows(
-    local: LocalCriticalBatch, tolerance: ToleranceBatch, known: Mapping[str, Trained], mark: int
-) -> list[dict[str, Any]]:
+def _rows(local: LocalCriticalBatch, tolerance: ToleranceBatch, trained: Sequence[Trained]) -> list[dict[str, Any]]:
     final = {one.global_batch: one for one in tolerance.losses}
     rows = []
     for rate in local.rates:
         end = final[rate.global_batch]
-        evaluations = known[name_of(mark, rate.global_batch, 0)].evaluations
+        evaluations = next((one.evaluations for one in trained if _batch(one) == rate.global_batch), [])
         rows.append(
             {
                 "global_batch": rate.global_batch,

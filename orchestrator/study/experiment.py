@@ -49,7 +49,8 @@ class StudyExperiment(Experiment):
 
     def __init__(self, *, method: StudyMethod, **parts: Any) -> None:
         super().__init__(**parts)
-        self._method, self.verdict = method, None
+        self._method = method
+        self.verdict: object = None
 
     def described(self) -> dict[str, Any]:
         """That it is a study, and by which method."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.config.load import Loaded
 from orchestrator.config.scaling_rules import as_scaling
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from orchestrator.past import Past
     from orchestrator.preparation import Prepared
     from orchestrator.report.console import Console
+    from orchestrator.study.experiment import StudyExperiment, StudyMethod
+    from orchestrator.study.spec_as_study import SpecAsStudy
     from orchestrator.tracking.run_dir import RunDir
 
 LADDER = "ladder"
@@ -26,9 +28,10 @@ METHODS = {
 }
 FREE = {
     LADDER: ("study.width", "study.precision", "study.least_seeds", "study.most_seeds", "study.total_samples"),
+    "branch": ("study.branch.floor", "study.branch.tolerance"),
     "scaling": ("study.scaling.seeds",),
 }
-"""What a study may be taken on with, beside what never changes what trials compute: how sure it should be."""
+"""What a study may be taken on with, beside what never changes what trials compute: how sure it is, how it is read."""
 
 
 def as_spec(method: str, loaded: Loaded, *, file: str) -> Loaded:
@@ -70,7 +73,21 @@ def writer(method: str) -> Callable[..., None]:
     }[method]
 
 
-def plan_of(method: str, prepared: Prepared) -> Any:
+class Method(Protocol):
+    """What the module of a method has; `plan` is always one of its own `Plan`."""
+
+    @property
+    def Plan(self) -> Callable[..., SpecAsStudy]:
+        """Sees a spec as its study."""
+
+    def method_of(self, plan: Any) -> StudyMethod:
+        """How its results are made and shown."""
+
+    def carry_out(self, plan: Any, experiment: StudyExperiment) -> object:
+        """Train everything; why the study is over, in the words of the method."""
+
+
+def plan_of(method: str, prepared: Prepared) -> SpecAsStudy:
     """What the study trains; its method ``check`` refuses what is known to give no answer.
 
     A run that is taken on keeps the trials that it was started with, and is as sure as is asked for now.
@@ -120,7 +137,8 @@ def _check(summary: Mapping[str, Any]) -> None:
         raise CheckFailed(reason)
 
 
-def _module(method: str) -> Any:
+def _module(method: str) -> Method:
     from orchestrator.study import branch, ladder, scaling, scan
 
-    return {LADDER: ladder, "branch": branch, "scan": scan, "scaling": scaling}[method]
+    modules: dict[str, Method] = {LADDER: ladder, "branch": branch, "scan": scan, "scaling": scaling}
+    return modules[method]

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from orchestrator.study.trials import Noise, StudyTrial
+from orchestrator.study.trials import StudyTrial
 from orchestrator.theory.ladder_summary import BatchResult
+from orchestrator.theory.pooled_noise import pooled
 
-CONFIDENCE = 0.95
 POINTS = 30
 
 
 def noise_at_target(trials: Sequence[StudyTrial], rung: BatchResult) -> dict[str, Any] | None:
-    """The noise scale where the final runs of a batch reach the target; None where no run could tell.
+    """The noise scale where the final runs of a batch reach the target; None where they cannot tell it together.
 
-    With two seeds or more it is their geometric mean with Student's interval, which holds the spread between seeds and
-    that of each estimate; one seed has the interval of its own.
+    tr(Sigma) and |G|^2 are averaged over the seeds first, also over those that cannot tell their ratio.
     """
     if rung.crossing is None or not rung.crossing.samples:
         return None
-    found = [one for run in _finals(trials, rung) if (one := run.noise(rung.crossing.samples)) is not None]
-    return _mean([one for one in found if one.value > 0])
+    return _told(_finals(trials, rung), rung.crossing.samples)
 
 
 def noise_path(trials: Sequence[StudyTrial], rung: BatchResult) -> list[dict[str, Any]]:
@@ -34,36 +30,23 @@ def noise_path(trials: Sequence[StudyTrial], rung: BatchResult) -> list[dict[str
     if not runs:
         return []
     end = min(run.evaluations[-1]["samples_seen"] for run in runs)
-    path: list[dict[str, Any]] = []
-    for at in np.geomspace(max(1.0, end / 100.0), end, POINTS):
-        found = [one for run in runs if (one := run.noise(float(at))) is not None and one.value > 0]
-        # Before so many updates were seen, the latest estimate is the same one again.
-        fresh = [one for one in found if one.samples > at / 1.3]
-        mean = _mean(fresh) if len(fresh) == len(runs) else None
-        if mean is not None:
-            path.append({"samples_seen": float(at), **mean})
-    return path
+    places = [float(at) for at in np.geomspace(max(1.0, end / 100.0), end, POINTS)]
+    return [{"samples_seen": at, **found} for at in places if (found := _told(runs, at)) is not None]
 
 
 def _finals(trials: Sequence[StudyTrial], rung: BatchResult) -> list[StudyTrial]:
     return [
         one
         for one in trials
-        if one.phase == "final" and one.run.global_batch == rung.global_batch and one.run.lr == rung.lr
+        if one.phase == "final"
+        and one.status != "failed"
+        and (one.run.global_batch, one.run.lr) == (rung.global_batch, rung.lr)
     ]
 
 
-def _mean(found: Sequence[Noise]) -> dict[str, Any] | None:
-    if not found:
+def _told(runs: Sequence[StudyTrial], at: float) -> dict[str, Any] | None:
+    windows = [window for run in runs if (window := run.window(at)) is not None]
+    found = pooled(windows) if windows else None
+    if found is None or found.value is None:
         return None
-    if len(found) == 1:
-        return {"value": found[0].value, "low": found[0].low, "high": found[0].high, "seeds": 1}
-    logs = np.log([one.value for one in found])
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs)))
-    mean = float(np.mean(logs))
-    return {
-        "value": math.exp(mean),
-        "low": math.exp(mean - reach),
-        "high": math.exp(mean + reach),
-        "seeds": len(logs),
-    }
+    return {"value": found.value, "low": found.low, "high": found.high, "seeds": found.windows}

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.study.lost import lost_batches, without
 from orchestrator.study.noise import noise_at_target, noise_path
 from orchestrator.study.planning import StudyPlanner
 from orchestrator.study.protocol import Plan, Protocol
+from orchestrator.study.settings import WRITTEN
 from orchestrator.study.trials import BASELINE, StudyTrial, known_of
 from orchestrator.study.words import sentence, warnings_of
 from orchestrator.theory.critical_batch import CBS20, CRITICAL_BATCH, CriticalBatch, Estimate
@@ -64,10 +66,18 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
     }
     if plan is None:
         return {**known, **_nothing(verdict)}
-    planner = StudyPlanner(config=plan.config, count=len(protocol.settings))
-    known_results = known_of(trials, plan.goal)
+    lost = lost_batches(trials, plan.goal)
+    if not set(plan.config.batches) - set(lost):
+        return {**known, **_nothing(Verdict(kind="failed", reason="; ".join(lost.values())))}
+    config = without(plan.config, lost, trials)
+    planner = StudyPlanner(config=config, count=len(protocol.settings))
+    known_results = [one for one in known_of(trials, plan.goal) if one.result.run.global_batch not in lost]
     chosen = planner.chosen(known_results)
-    found = summarise(plan.config, planner.view(known_results))
+    found = summarise(config, planner.view(known_results))
+    failed = [BatchResult(global_batch=batch, reason=f"not trained: {reason}") for batch, reason in lost.items()]
+    found = dataclasses.replace(
+        found, batches=tuple(sorted([*found.batches, *failed], key=lambda one: one.global_batch))
+    )
     critical, optimizer = found.critical, protocol.spec.optimizer.name
     noise = {one.global_batch: noise_at_target(trials, one) for one in found.batches}
     headline = _headline(found, plan)
@@ -89,14 +99,17 @@ def outcome_of(protocol: Protocol, trials: Sequence[StudyTrial], verdict: Verdic
         "ladder": [
             {
                 **_rung(one, critical, noise[one.global_batch]),
-                "settings": dict(protocol.settings[chosen[one.global_batch]]),
+                "settings": dict(protocol.settings[chosen.get(one.global_batch, WRITTEN)]),
             }
             for one in found.batches
         ],
         "lr_exponent": {**found.exponent.to_dict(), "optimizer": optimizer},
         "noise_scale": _noise(None if headline is None else noise[headline], headline, critical, trials, found),
-        "fit": {**critical.to_dict(), "curve": _curve(critical, plan.config.batches)},
-        "warnings": warnings_of(found, optimizer),
+        "fit": {**critical.to_dict(), "curve": _curve(critical, config.batches)},
+        "warnings": [
+            *(f"batch {batch} is left out: {reason}" for batch, reason in lost.items()),
+            *warnings_of(found, optimizer),
+        ],
     }
 
 
@@ -210,7 +223,7 @@ def _noise(
     return {
         **noise,
         "global_batch": batch,
-        "where": "at the target, over the last updates before it",
+        "where": "at the target, over the last tenth of the updates before it",
         "ratio_to_critical_batch": value / bound if bound else None,
         "along_training": noise_path(trials, rung),
         "reason": "",

@@ -197,11 +197,12 @@ class Protocol(SpecAsStudy):
 
     def _placed(self, noise: Noise | None) -> tuple[tuple[int, ...], str]:
         """A ladder around the noise scale, of batches that can be trained."""
-        centre = noise.value if noise is not None and noise.value > 0 else float(self.spec.batch.reference_batch)
+        known = noise is not None and noise.value > 0
+        centre = noise.value if noise is not None and known else float(self.spec.batch.reference_batch)
         ladder = around_noise(centre, self.places())
         text = ", ".join(map(str, ladder))
-        if noise is not None:
-            note = f"batches {text}: around the noise scale of the baseline run, {noise.value:.3g} samples"
+        if known:
+            note = f"batches {text}: around the noise scale of the baseline run, {centre:.3g} samples"
         else:
             note = f"batches {text}: around batch.reference, as the baseline run did not determine its noise scale"
         return ladder, note

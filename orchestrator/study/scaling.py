@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.report import scaling_report
-from orchestrator.study.crew import Crew, Trained, by_name, trained_of
+from orchestrator.study.crew import Crew, Trained, by_name, left_out, trained_of
 from orchestrator.study.experiment import Outcome, StudyExperiment, StudyMethod
 from orchestrator.study.scaling_plan import ScalingPlan
 from orchestrator.study.scaling_words import sentences
@@ -69,10 +69,16 @@ def outcome_of(plan: ScalingPlan, trials: Sequence[Trained], *, done: bool) -> d
     known = by_name(trials)
     samples = {"spent": sum(one.samples for one in known.values()), "runs": len(trials)}
     base = {"method": "scaling", "metric": plan.metric, "mode": plan.mode, "samples": samples}
-    if not done or any(run.name not in known for run in plan.runs()):
+    whole = [workers for workers in plan.workers if all(name in known for name in plan.arm(workers))]
+    missing = left_out(trials)
+    if not done:
         reason = "the check was cut before it ended; take it on with --resume"
         return {**base, "verdict": "unfinished", "sentence": reason, "sentences": [reason], "rows": [], "warnings": []}
-    arms = [_arm(plan, workers, known) for workers in plan.workers]
+    if len(whole) < 2 or whole[0] != plan.workers[0]:
+        reason = "the check is not determined: runs of the worker counts that are compared could not be trained"
+        nothing = {"verdict": "not determined", "sentence": reason, "sentences": [reason], "rows": []}
+        return {**base, **nothing, "warnings": missing}
+    arms = [_arm(plan, workers, known) for workers in whole]
     tolerance = plan.spec.study.scaling.tolerance
     check = scaling_check(arms, mode=plan.mode, tolerance=tolerance)
     told = sentences(check, metric=plan.metric, rule=plan.spec.lr.rule, given=tolerance is not None)
@@ -90,7 +96,7 @@ def outcome_of(plan: ScalingPlan, trials: Sequence[Trained], *, done: bool) -> d
         "tolerance": dataclasses.asdict(check.tolerance) | {"given": tolerance is not None},
         "confidence": check.confidence,
         "rows": [_base_row(check, lrs), *(_row(row, lrs) for row in check.rows)],
-        "warnings": _warnings(plan, known),
+        "warnings": [*missing, *_warnings(plan, known)],
     }
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from orchestrator.report import scan_report
 from orchestrator.study.branch_outcome import noise_of
-from orchestrator.study.crew import Crew, Trained, by_name, trained_of
+from orchestrator.study.crew import Crew, Trained, by_name, left_out, trained_of
 from orchestrator.study.experiment import Outcome, StudyExperiment, StudyMethod
 from orchestrator.study.scan_plan import ScanPlan
 from orchestrator.theory.scan import scan
@@ -38,7 +38,7 @@ def carry_out(plan: ScanPlan, experiment: StudyExperiment) -> bool:
     """Train everything; True: that is all.
 
     Raises:
-        TrialError: a trial failed again.
+        TrialError: every trial failed again.
         GangError: no gang is left.
     """
     known: Sequence[Trained] = trained_of(experiment.past.events) if experiment.past else ()
@@ -64,7 +64,7 @@ def outcome_of(plan: ScanPlan, trials: Sequence[Trained], *, done: bool) -> dict
     found = scan(runs, metric=plan.metric, mode=plan.mode)
     rest = found.to_dict()
     verdict = "compared" if any(row.to_level.value is not None for row in found.rows) else "not determined"
-    return {**base, "verdict": verdict, "sentence": " ".join(found.sentences), **rest, "warnings": []}
+    return {**base, "verdict": verdict, "sentence": " ".join(found.sentences), **rest, "warnings": left_out(trials)}
 
 
 def metrics_of(outcome: Mapping[str, Any]) -> dict[str, Any]:

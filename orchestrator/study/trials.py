@@ -14,15 +14,19 @@ from typing import Any
 import numpy as np
 
 from orchestrator.config.study_rules import BATCHES, LR
+from orchestrator.config.trial import Mode
+from orchestrator.study.runs import RunRecord, records_of
 from orchestrator.study.settings import Trained
 from orchestrator.theory.ladder import Ended, Result, Run
 from orchestrator.theory.ladder_planner import Rival
 from orchestrator.theory.ladder_stop import beyond, hopeless
 from orchestrator.theory.local_parabola import Curve
+from orchestrator.theory.pooled_noise import NoiseWindow
 
-Mode = Any
 STOPPED_BY: Mapping[Ended, str] = {"overshot": "overshoot", "raced": "race"}
 BASELINE = "baseline"
+STALE, FRESH = 2.0, 1.3
+"""An evaluation speaks of a moment up to so many times its samples: where batches are placed, and where it is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,44 +49,29 @@ class Noise:
 
 
 @dataclass(kw_only=True)
-class StudyTrial:
-    """A run under its trial id.
+class StudyTrial(RunRecord):
+    """A run of a ladder.
 
     Attributes:
         run: what the planner asked for.
         rival: what it had to beat when it began; later results do not change that.
         phase: ``baseline``, ``search``, ``settings`` (other keys are tuned) or ``final``.
         setting: its number, 0 for what the spec writes, and `values` of the other keys by dotted name.
-        evaluations: as the journal has them, ascending in samples.
-        status: of the trial; ``running`` until it has ended.
-        outcome: as the journal has it, once it has ended.
     """
 
-    trial: str
     run: Run
     rival: Rival
     phase: str
     setting: int = 0
     values: Mapping[str, Any] = field(default_factory=dict)
-    evaluations: list[Mapping[str, Any]] = field(default_factory=list)
-    status: str = "running"
-    outcome: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def samples(self) -> int:
-        """Samples that it really trained, as far as is known."""
-        last = self.evaluations[-1]["samples_seen"] if self.evaluations else 0
-        return int(self.outcome.get("samples_seen", last))
 
     def info(self) -> dict[str, Any]:
         """What its ``trial_started`` event says, so that another process knows it again."""
         samples = self.rival.samples if math.isfinite(self.rival.samples) else None
         return {
-            "number": int(self.trial.removeprefix("t")),
             "params": {"batch.global": self.run.global_batch, "lr.base": self.run.lr, **self.values},
             "setting": self.setting,
             "phase": self.phase,
-            "repeat_of": None,
             "run": asdict(self.run),
             "rival": {"samples": samples, "se_log": self.rival.se_log},
         }
@@ -101,12 +90,28 @@ class StudyTrial:
         return self.status != "running" and not math.isfinite(self.curve(metric).values[-1])
 
     def noise(self, until: float = math.inf) -> Noise | None:
-        """The noise scale of the updates before the last evaluation up to `until` samples that could tell it."""
-        for one in reversed(self.evaluations):
-            if one["samples_seen"] <= until and "noise_scale" in (metrics := one["metrics"]):
+        """The latest determined noise scale up to `until` samples; None where it is older than half of what was seen.
+
+        That is good enough to place batches by. What is told of a moment comes from `window`.
+        """
+        seen = [one for one in self.evaluations if one["samples_seen"] <= until]
+        for one in reversed(seen):
+            metrics = one["metrics"]
+            if STALE * one["samples_seen"] < seen[-1]["samples_seen"]:
+                return None
+            if "noise_scale" in metrics:
                 ends = {"low": metrics["noise_scale_low"], "high": metrics["noise_scale_high"]}
                 return Noise(value=metrics["noise_scale"], samples=one["samples_seen"], **ends)
         return None
+
+    def window(self, at: float) -> NoiseWindow | None:
+        """What the probe knew at the last evaluation up to `at` samples; None where that one is not of this moment."""
+        seen = [one for one in self.evaluations if at / FRESH < one["samples_seen"] <= at]
+        metrics = seen[-1]["metrics"] if seen else {}
+        if "noise_scale_correlation" not in metrics:
+            return None
+        parts = {name: metrics[f"noise_scale_{name}"] for name in ("trace", "trace_se", "g2", "g2_se", "correlation")}
+        return NoiseWindow(**parts, blocks=int(metrics["noise_scale_blocks"]))
 
     def result(self, goal: Goal) -> Result | None:
         """The run up to the evaluation that decided it; None while nothing did, or where it failed."""
@@ -139,26 +144,19 @@ def judge(run: Run, rival: Rival, curve: Curve, goal: Goal) -> Ended | None:
 
 def trials_of(events: Iterable[Mapping[str, Any]]) -> list[StudyTrial]:
     """The trials of a study's record, in the order in which they began."""
-    found: dict[str, StudyTrial] = {}
-    for event in events:
-        match event["event"]:
-            case "trial_started":
-                rival = event["rival"]
-                samples = math.inf if rival["samples"] is None else rival["samples"]
-                found[event["trial"]] = StudyTrial(
-                    trial=event["trial"],
-                    run=Run(**event["run"]),
-                    rival=Rival(samples=samples, se_log=rival["se_log"]),
-                    phase=event["phase"],
-                    setting=event["setting"],
-                    values={k: v for k, v in event["params"].items() if k not in (BATCHES, LR)},
-                )
-            case "evaluation":
-                found[event["trial"]].evaluations.append(event)
-            case "trial_ended":
-                found[event["trial"]].status = event["status"]
-                found[event["trial"]].outcome = event["outcome"]
-    return list(found.values())
+    return records_of(events, _begun)
+
+
+def _begun(event: Mapping[str, Any]) -> StudyTrial:
+    samples = event["rival"]["samples"]
+    return StudyTrial(
+        trial=event["trial"],
+        run=Run(**event["run"]),
+        rival=Rival(samples=math.inf if samples is None else samples, se_log=event["rival"]["se_log"]),
+        phase=event["phase"],
+        setting=event["setting"],
+        values={k: v for k, v in event["params"].items() if k not in (BATCHES, LR)},
+    )
 
 
 def known_of(trials: Sequence[StudyTrial], goal: Goal) -> list[Trained]:

@@ -78,12 +78,29 @@ def rate(branch: Branch, *, floor: float = 0.0, settle: float = SETTLE) -> float
             f"batch {branch.global_batch}: {np.sum(kept)} evaluations in the branch, at least 3 are needed. "
             "Evaluate more often, or branch longer"
         )
-    x, y = x[kept] - np.mean(x[kept]), y[kept]
+    x, y = x[kept] - np.mean(x[kept]), y[kept] - y[kept][0]  # a loss at rest has a rate of exactly 0
     return float(-np.sum(x * y) / np.sum(x * x))
 
 
-def rates_to_a_level(branches: Mapping[int, Sequence[Branch]]) -> dict[int, list[float] | str]:
-    """e-folds of loss a sample, a seed each, from the checkpoint to the lowest loss that every batch gets well past.
+def rates_above(floor: float, branches: Mapping[int, Sequence[Branch]], settle: float) -> dict[int, list[float] | str]:
+    """`rate` of each branch by batch, a seed each; in place of rates the reason why there are none.
+
+    Args:
+        floor: of the loss; every loss of the branches lies above it.
+        branches: by batch, one or more seeds each.
+        settle: as of `rate`.
+    """
+    found: dict[int, list[float] | str] = {}
+    for batch, group in branches.items():
+        try:
+            found[batch] = [rate(one, floor=floor, settle=settle) for one in group]
+        except ValueError as error:
+            found[batch] = f"not determined: {error}"
+    return found
+
+
+def rates_to_a_level(branches: Mapping[int, Sequence[Branch]]) -> tuple[dict[int, list[float] | str], bool]:
+    """How fast each batch gets from the checkpoint to the lowest loss that all of them get well past, a seed each.
 
     The samples to a given loss (`target_crossing`) do not change with the loss's floor, which on most tasks nobody
     knows: another floor changes the rates of all batches by one factor. A slope over the whole branch has no such luck,
@@ -91,10 +108,11 @@ def rates_to_a_level(branches: Mapping[int, Sequence[Branch]]) -> dict[int, list
 
     Args:
         branches: by batch, one or more seeds each; each evaluated at the checkpoint (samples 0), none of them empty,
-            with losses above 0 that fall.
+            with losses that fall.
 
     Returns:
-        By batch; in place of rates the reason why there are none.
+        By batch, in place of rates the reason why there are none; and whether they are e-folds a sample. Where a loss
+        is not above 0 there are no e-folds, and a rate is one over the samples to that loss.
 
     Raises:
         ValueError: a branch has no evaluation at the checkpoint.
@@ -108,13 +126,14 @@ def rates_to_a_level(branches: Mapping[int, Sequence[Branch]]) -> dict[int, list
         float(np.mean([np.interp(length / OVERSHOOT, branch.samples, branch.losses) for branch in group]))
         for group in branches.values()
     )
+    in_folds = min(start, level) > 0.0
+    folds = math.log(start / level) if in_folds else 1.0
     found: dict[int, list[float] | str] = {}
     for batch, group in branches.items():
         curves = [Curve(samples=np.array(b.samples), values=np.array(b.losses)) for b in group]
         crossing = expected_crossing(curves, level, "min")
-        folds = math.log(start / level)
         found[batch] = [folds / samples for samples in crossing.seed_samples] or crossing.reason or NOT_BELOW
-    return found
+    return found, in_folds
 
 
 def log_excess(branch: Branch, floor: float) -> tuple[Array, Array]:

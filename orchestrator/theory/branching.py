@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from orchestrator.theory import critical_batch
-from orchestrator.theory.branch_rate import SETTLE, BatchRate, Branch, batch_rate, rate, rates_to_a_level
+from orchestrator.theory.branch_rate import SETTLE, BatchRate, Branch, batch_rate, rates_above, rates_to_a_level
 from orchestrator.theory.critical_batch import MIN_BATCHES, MISFIT_P, CriticalBatch, Estimate
 from orchestrator.theory.observation import Observation
 
@@ -36,14 +36,15 @@ class LocalCriticalBatch:
     """The batch at which the per-sample rate halves, with its interval, or why it is not determined.
 
     Attributes:
-        verdict: as `critical_batch.CriticalBatch`, or ``loss rises``, ``too few points``.
+        verdict: as `critical_batch.CriticalBatch`, or ``loss rises``, ``too few points``, ``below floor``.
         reason: empty, or ``not determined: ...``.
         local_critical_batch: samples, or None.
         low: lower end of its interval; without a value the bound that the data still set, or None.
         high: upper end, alike.
-        one_step: the one-step critical batch, see `ONE_STEP`.
-        rate0: e-folds a sample at vanishing batch.
+        one_step: the one-step critical batch, see `ONE_STEP`; only of rates in e-folds.
+        rate0: rate at vanishing batch.
         rates: of each batch, ascending.
+        in_folds: whether rates are e-folds of loss a sample; else they are one over the samples to a common loss.
         floor: of the loss, as it was given.
         lack_of_fit: probability of residuals as large if the hyperbola holds; None if unknown.
         warnings: what weakens the estimate, in sentences.
@@ -58,6 +59,7 @@ class LocalCriticalBatch:
     one_step: Estimate = NONE
     rate0: Estimate = NONE
     rates: tuple[BatchRate, ...]
+    in_folds: bool = True
     floor: float | None
     lack_of_fit: float | None = None
     warnings: tuple[str, ...] = ()
@@ -96,8 +98,8 @@ def local_critical_batch(
     to any further loss double.
 
     With the floor :math:`L_\infty` known, a rate is the slope over the branch (`branch_rate.rate`). Without, it is that
-    to a loss which all branches reach, where a floor makes no difference (`branch_rate.rates_to_a_level`). Each
-    is that of a typical run (mean of logs).
+    to a loss which all branches reach, where a floor makes no difference (`branch_rate.rates_to_a_level`); losses may
+    then be below 0. Each is that of a typical run (mean of logs).
 
     With long updates no batch can remove more than all of the loss at once, and rates fall later than the noise scale
     says. The share 1 - exp(-r B) that an update removes follows McCandlish's form also then: `one_step` is fitted to
@@ -109,7 +111,8 @@ def local_critical_batch(
     for m = 1.
 
     It is "not determined" where the loss does not fall at the smallest batches; for fewer than 3 batches at which it
-    falls; and where the rates are compatible with none of it, or all of it, being lost to the batch. Batches from the
+    falls; where a loss is not above the floor; and where the rates are compatible with none of it, or all of it, being
+    lost to the batch. Batches from the
     first at which a branch diverged or did not fall upwards are left out, all of them: to leave out the bad ones alone
     would favour large batches.
 
@@ -120,7 +123,7 @@ def local_critical_batch(
         confidence: of the intervals, in (0, 1).
 
     Raises:
-        ValueError: as `rate`, or for an argument out of range.
+        ValueError: an argument out of range, or, without a floor, a branch without its loss at the checkpoint.
 
     >>> def branch(b):  # halves at 32
     ...     t = np.arange(5) * 512.0
@@ -137,18 +140,29 @@ def local_critical_batch(
     bad = next((batch for batch, group in groups.items() if not all(map(_falls, group))), None)
     kept = {batch: group for batch, group in groups.items() if bad is None or batch < bad}
     found: dict[int, list[float] | str] = {}
+    in_folds, low = True, _lowest(kept) if floor is not None else None
     if floor is None and kept:
-        found = rates_to_a_level(kept)
-    elif floor is not None:
-        found = {batch: [rate(one, floor=floor, settle=settle) for one in group] for batch, group in kept.items()}
+        found, in_folds = rates_to_a_level(kept)
+    elif floor is not None and (low is None or low[0] > floor):
+        found = rates_above(floor, kept, settle)
+        slowest = [batch for batch, one in found.items() if not isinstance(one, str) and min(one) <= 0.0]
+        if slowest:  # it fell at first, and then came to rest or rose
+            bad = slowest[0]
+            found = {batch: one for batch, one in found.items() if batch < bad}
     used = {batch: rates for batch, rates in found.items() if not isinstance(rates, str)}
     rates = tuple(batch_rate(batch, used.get(batch, []), len(group)) for batch, group in groups.items())
-    blank = LocalCriticalBatch(verdict="", rates=rates, floor=floor, confidence=confidence)
+    blank = LocalCriticalBatch(verdict="", rates=rates, floor=floor, in_folds=in_folds, confidence=confidence)
+    if floor is not None and low is not None and low[0] <= floor:
+        reason = f"not determined: loss {low[0]:.6g} at batch {low[1]} is not above the floor {floor:.6g}"
+        return dataclasses.replace(blank, verdict="below floor", reason=f"{reason}. Give a lower floor")
     if len(used) < MIN_BATCHES:
         untold = next((rates for rates in found.values() if isinstance(rates, str)), "")
         return _too_few(blank, len(used), len(groups), bad, untold)
     fitted = _fit(used, confidence, lambda batch, one: 1.0 / one)
-    steps = _fit(used, confidence, lambda batch, one: batch / -math.expm1(-one * batch))
+    one_step = NONE
+    if in_folds:
+        steps = _fit(used, confidence, lambda batch, one: batch / -math.expm1(-one * batch))
+        one_step = Estimate(value=steps.critical_batch, low=steps.low, high=steps.high)
     value = fitted.critical_batch
     return dataclasses.replace(
         blank,
@@ -157,10 +171,10 @@ def local_critical_batch(
         local_critical_batch=value,
         low=fitted.low,
         high=fitted.high,
-        one_step=Estimate(value=steps.critical_batch, low=steps.low, high=steps.high),
+        one_step=one_step,
         rate0=_inverse(fitted.emin),
         lack_of_fit=fitted.lack_of_fit,
-        warnings=tuple(_warnings(fitted, used, found, bad)),
+        warnings=tuple(_warnings(fitted, used, found, bad, in_folds)),
         fitted=fitted,
     )
 
@@ -170,6 +184,11 @@ def _fit(used: dict[int, list[float]], confidence: float, cost: Any) -> Critical
     return critical_batch.fit(
         [Observation(global_batch=batch, samples=float(samples)) for batch, samples in costs], confidence=confidence
     )
+
+
+def _lowest(groups: Mapping[int, Sequence[Branch]]) -> tuple[float, int] | None:
+    """The lowest loss of all branches and its batch."""
+    return min(((min(one.losses), batch) for batch, group in groups.items() for one in group), default=None)
 
 
 def _falls(branch: Branch) -> bool:
@@ -214,7 +233,11 @@ def _reason(fitted: CriticalBatch, batches: Sequence[int]) -> str:
 
 
 def _warnings(
-    fitted: CriticalBatch, used: dict[int, list[float]], found: dict[int, list[float] | str], bad: int | None
+    fitted: CriticalBatch,
+    used: dict[int, list[float]],
+    found: dict[int, list[float] | str],
+    bad: int | None,
+    in_folds: bool,
 ) -> Iterator[str]:
     if bad is not None:
         yield f"the loss does not fall at batch {bad}: only smaller batches were used"
@@ -232,7 +255,7 @@ def _warnings(
     if value is not None and not min(used) <= value <= max(used):
         yield f"extrapolated: no branch was trained beyond {max(used) if value > max(used) else min(used)}"
     longest = max(batch * float(np.mean(found)) for batch, found in used.items())
-    if longest > LONG_STEP:
+    if in_folds and longest > LONG_STEP:
         yield (
             f"an update at the largest batches removes {-100 * math.expm1(-longest):.0f} % of the loss: "
             "compare the one-step critical batch with the noise scale"

@@ -17,13 +17,14 @@ class RatioInterval:
     """Interval of mean(x) / mean(y). `low` and `high` are None where it is not bounded: mean(y) may be 0.
 
     The standard errors and `t`, the two-sided quantile of Student's t with ``blocks - 1`` degrees of freedom, are
-    those that the interval used.
+    those that the interval used; `correlation` is that of the two means.
     """
 
     x: float
     y: float
     x_se: float
     y_se: float
+    correlation: float
     t: float
     low: float | None
     high: float | None
@@ -61,11 +62,29 @@ def ratio_interval(x: Array, y: Array, *, blocks: int, confidence: float) -> Rat
     vxx, vyy, vxy = (correction * float(np.dot(a, b)) for a, b in ((dx, dx), (dy, dy), (dx, dy)))
     t = float(special.stdtrit(blocks - 1, 0.5 + confidence / 2))
 
-    low = high = None
-    a = mean_y**2 - t**2 * vyy
-    if a > 0:
-        b = mean_x * mean_y - t**2 * vxy
-        # Non-negative in exact arithmetic where a > 0.
-        root = math.sqrt(max(0.0, b * b - a * (mean_x**2 - t**2 * vxx)))
-        low, high = (b - root) / a, (b + root) / a
-    return RatioInterval(x=mean_x, y=mean_y, x_se=math.sqrt(vxx), y_se=math.sqrt(vyy), t=t, low=low, high=high)
+    low, high = bounds(mean_x, mean_y, vxx, vyy, vxy, t)
+    return RatioInterval(
+        x=mean_x,
+        y=mean_y,
+        x_se=math.sqrt(vxx),
+        y_se=math.sqrt(vyy),
+        correlation=max(-1.0, min(vxy / math.sqrt(vxx * vyy), 1.0)) if vxx > 0 and vyy > 0 else 0.0,
+        t=t,
+        low=low,
+        high=high,
+    )
+
+
+def bounds(x: float, y: float, vxx: float, vyy: float, vxy: float, t: float) -> tuple[float | None, float | None]:
+    """Fieller's interval of x / y from two means, their (co)variances and a quantile; None where it is not bounded.
+
+    >>> bounds(4.0, 2.0, 0.0, 0.0, 0.0, 2.0)
+    (2.0, 2.0)
+    """
+    a = y**2 - t**2 * vyy
+    if not a > 0:
+        return None, None
+    b = x * y - t**2 * vxy
+    # Non-negative in exact arithmetic where a > 0.
+    root = math.sqrt(max(0.0, b * b - a * (x**2 - t**2 * vxx)))
+    return (b - root) / a, (b + root) / a

@@ -90,6 +90,7 @@ class NoiseEstimate:
         trace_se: its standard error; None with too few windows.
         g2: mean estimate of |G|^2.
         g2_se: its standard error.
+        correlation: of the errors of the two means.
         windows: finite windows that were used.
         dropped: windows left out because a norm was not finite.
         blocks: blocks behind the standard errors; 0 where there are none.
@@ -104,6 +105,7 @@ class NoiseEstimate:
     trace_se: float | None = None
     g2: float | None = None
     g2_se: float | None = None
+    correlation: float | None = None
     windows: int
     dropped: int
     blocks: int = 0
@@ -171,18 +173,11 @@ def estimate(
     used = min(blocks, windows // 2)
     found = ratio_interval(traces, g2s, blocks=used, confidence=confidence)
     value = low = high = None
-    reason = ""
-    if found.low is None or found.high is None or found.y <= 0:
-        spread = f"({found.y:.2g} +- {found.t * found.y_se:.2g} at {100 * confidence:g} %)"
-        reason = f"not determined: |G|^2 is not clearly above 0 {spread}. Measure more windows"
-    elif found.high < 0:
-        reason = (
-            f"not determined: tr(Sigma) is clearly below 0 ({found.x:.2g}). "
-            "Check that both norms are of mean gradients with the loss scale removed"
-        )
-    elif abs(found.x) < 1e-3 * found.y and float(np.ptp(g2s)) < 1e-4 * found.y:
+    if abs(found.x) < 1e-3 * found.y and float(np.ptp(g2s)) < 1e-4 * found.y:
         reason = "not determined: every window has the same norms, as after clipping. Measure before clipping"
     else:
+        reason = not_determined(found.x, found.y, found.t * found.y_se, found.low, found.high, confidence)
+    if not reason and found.low is not None:
         value, low, high = max(0.0, found.x / found.y), max(0.0, found.low), found.high
     return NoiseEstimate(
         value=value,
@@ -192,12 +187,37 @@ def estimate(
         trace_se=found.x_se,
         g2=found.y,
         g2_se=found.y_se,
+        correlation=found.correlation,
         windows=windows,
         dropped=dropped,
         blocks=used,
         confidence=confidence,
         reason=reason,
     )
+
+
+def not_determined(
+    trace: float, g2: float, half_width: float, low: float | None, high: float | None, confidence: float
+) -> str:
+    """Why the ratio of two means with Fieller's interval is none; empty where it is one.
+
+    Args:
+        trace: mean estimate of tr(Sigma).
+        g2: that of |G|^2.
+        half_width: of the interval of `g2`.
+        low: of the interval of the ratio; None where it is not bounded.
+        high: alike.
+        confidence: of the intervals.
+    """
+    if low is None or high is None or g2 <= 0:
+        spread = f"({g2:.2g} +- {half_width:.2g} at {100 * confidence:g} %)"
+        return f"not determined: |G|^2 is not clearly above 0 {spread}. Measure more windows"
+    if high < 0:
+        return (
+            f"not determined: tr(Sigma) is clearly below 0 ({trace:.2g}). "
+            "Check that both norms are of mean gradients with the loss scale removed"
+        )
+    return ""
 
 
 class NoiseMeter:

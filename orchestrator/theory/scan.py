@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.theory.scan_speed import log_reach, with_speeds
-from orchestrator.theory.scan_table import Mode, ScanRow, ScanRun, row
+from orchestrator.theory.scan_table import Mode, ScanRow, ScanRun, is_sound, row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Scan:
 
     Attributes:
         rows: of each batch.
-        equal_samples: seen by all batches; None without a run that did not diverge.
+        equal_samples: seen by all batches that did not diverge; None without one.
         equal_updates: made by all.
         level: of the metric, to which samples are compared; None where there is none.
         trend_unit: ``e-folds a sample``, or ``loss a sample`` where a loss is not above 0.
@@ -78,7 +78,8 @@ def scan(runs: Iterable[ScanRun], *, metric: str, mode: Mode, confidence: float 
         groups.setdefault(run.global_batch, []).append(run)
     if not groups:
         raise ValueError("runs = []: at least one is needed")
-    sound = [run for group in groups.values() for run in group if not run.diverged and run.samples]
+    # A batch of which one seed diverged is no choice, and its other seeds are the lucky ones.
+    sound = [run for group in groups.values() if all(map(is_sound, group)) for run in group]
     logs = all(loss > 0 for run in sound for loss in run.train_loss if not math.isnan(loss))
     equal = min((run.samples[-1] for run in sound), default=None)
     updates = min((run.updates for run in sound), default=None)
@@ -112,7 +113,7 @@ def _sentences(
     if gone := [row.global_batch for row in rows if row.diverged]:
         found.append(f"Diverged at batch {_listed(gone)}: the learning rate is too high there.")
     if equal is None:
-        return [*found, "Nothing can be said of learning: every run diverged."]
+        return [*found, "Nothing can be said of learning: runs diverged at every batch."]
     found += [*_of_samples(rows, level, metric, confidence), _of_metric(rows, equal, updates or 0, metric, mode)]
     found += [text for text in (_of_clock(rows), _of_noise(rows)) if text]
     return found

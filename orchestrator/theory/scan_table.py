@@ -118,6 +118,11 @@ def trend(samples: Array, values: Array, *, confidence: float = 0.95) -> Estimat
     return Estimate(value=-slope, low=-slope - half, high=-slope + half)
 
 
+def is_sound(run: ScanRun) -> bool:
+    """Whether a run tells anything: it did not diverge, and its metric was finite somewhere."""
+    return not run.diverged and bool(run.samples)
+
+
 def row(
     batch: int, group: Sequence[ScanRun], equal: float | None, updates: int | None, logs: bool, confidence: float
 ) -> ScanRow:
@@ -126,13 +131,13 @@ def row(
     Args:
         batch: samples.
         group: its runs.
-        equal: samples that all batches saw; None if every run diverged.
+        equal: samples that all batches saw; None if none did not diverge.
         updates: that all made, alike.
         logs: whether to take logs of training losses.
         confidence: of the intervals.
     """
     blank = ScanRow(global_batch=batch, lr=group[0].lr, updates=min(run.updates for run in group), runs=len(group))
-    if any(run.diverged or not run.samples for run in group) or equal is None or updates is None:
+    if not all(map(is_sound, group)) or equal is None or updates is None:
         return dataclasses.replace(blank, diverged=True)
     fall = _mean([_run_trend(run, equal, logs, confidence) for run in group])
     speeds = [run.samples_per_second for run in group if run.samples_per_second is not None]

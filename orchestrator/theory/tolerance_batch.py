@@ -20,9 +20,10 @@ from orchestrator.theory.branch_rate import Branch, log_excess
 
 @dataclass(frozen=True, kw_only=True)
 class FinalLoss:
-    """Loss at the end of the branches of one batch; `loss` and `above` (over the smallest batch's) None: it diverged.
+    """Loss at the end of the branches of one batch; None: it diverged.
 
-    `above_se` is the standard error of `above` by the seeds, with `above_dof` degrees of freedom; None with one seed.
+    `above` is its difference to the smallest batch's; None where either diverged. `above_se` is the standard error of
+    `above` by the seeds, with `above_dof` degrees of freedom; None with one seed.
     """
 
     global_batch: int
@@ -75,12 +76,13 @@ def tolerance_batch(
     *,
     tolerance: float,
     length_samples: float,
-    floor: float = 0.0,
+    floor: float | None = None,
     confidence: float = 0.95,
 ) -> ToleranceBatch:
     """The largest batch whose loss `length_samples` after the checkpoint is at most the smallest batch's + `tolerance`.
 
-    Losses between evaluations are interpolated in ln(loss - floor). Seeds are averaged first.
+    Losses between evaluations are interpolated in ln(loss - floor), or linearly without a floor, and where a loss is
+    not above it. Seeds are averaged first.
 
     Source: Merrill et al. 2025, "Critical Batch Size Revisited" (arXiv:2505.23971): branch at several batches from one
     checkpoint, with the learning rate by a rule, and take the largest batch that does not degrade the loss. The
@@ -90,7 +92,7 @@ def tolerance_batch(
         branches: one or more seeds a batch; an empty one diverged.
         tolerance: > 0, in units of the loss.
         length_samples: > 0; each branch must have been evaluated there or later.
-        floor: of the loss, for interpolation only.
+        floor: of the loss, for interpolation only; None if it is not known.
         confidence: in (0, 1).
 
     Raises:
@@ -187,7 +189,7 @@ def closed_form(
     return math.inf if share >= 1.0 else critical_batch * (folds / -math.log(share) - 1.0)
 
 
-def _loss_at(branch: Branch, length_samples: float, floor: float) -> float:
+def _loss_at(branch: Branch, length_samples: float, floor: float | None) -> float:
     if not branch.samples:
         return math.nan
     if branch.samples[-1] < length_samples:
@@ -195,14 +197,19 @@ def _loss_at(branch: Branch, length_samples: float, floor: float) -> float:
             f"batch {branch.global_batch}: the branch ends after {branch.samples[-1]:g} samples, before length_samples "
             f"= {length_samples:g}. Take a shorter length"
         )
+    if floor is None or min(branch.losses) <= floor:
+        return float(np.interp(length_samples, branch.samples, branch.losses))
     x, y = log_excess(branch, floor)
     return floor + math.exp(float(np.interp(length_samples, x, y)))
 
 
 def _final(batch: int, found: list[float], smallest: list[float], is_smallest: bool) -> FinalLoss:
-    if not all(map(math.isfinite, found + smallest)):
-        return FinalLoss(global_batch=batch, loss=None, above=None, above_se=None, above_dof=None, seeds=len(found))
+    blank = FinalLoss(global_batch=batch, loss=None, above=None, above_se=None, above_dof=None, seeds=len(found))
+    if not all(map(math.isfinite, found)):
+        return blank
     loss, n, m = float(np.mean(found)), len(found), len(smallest)
+    if not all(map(math.isfinite, smallest)):
+        return dataclasses.replace(blank, loss=loss)
     above = loss - float(np.mean(smallest))
     se = dof = None
     if is_smallest:

@@ -9,13 +9,15 @@ from typing import Any
 import torch
 
 from orchestrator.theory.batch_plan import BatchPlan
-from orchestrator.theory.noise_scale import NoiseMeter, estimate
+from orchestrator.theory.noise_scale import MIN_WINDOWS, NoiseEstimate, NoiseMeter, estimate
 from orchestrator.training.reducer import Share, Totals
 
-# An evaluation tells the noise scale of the recent past, since it grows along training.
-RECENT_UPDATES = 500
-# The end of a run is its last third, within these many updates.
-LEAST_END_UPDATES = 100
+# The noise scale grows along training, so that it is told of the recent past: this share of the updates so far. With it
+# the noisy quadratic's is within 5 % of that at the end; over its whole run, early large gradients halve it.
+RECENT_SHARE = 0.1
+
+PARTS = ("trace", "trace_se", "g2", "g2_se", "correlation", "blocks")
+"""Of an estimate: ``noise_scale_<part>`` at each evaluation."""
 
 
 class NoiseProbe:
@@ -67,25 +69,33 @@ class NoiseProbe:
         if self.enabled:
             self._meter.append(math.nan, math.nan, 1, 2)
 
+    def recent(self) -> NoiseEstimate:
+        """The estimate over the last `RECENT_SHARE` of the updates, as few as can tell one at least."""
+        return self._meter.estimate(max(MIN_WINDOWS, math.ceil(RECENT_SHARE * len(self._meter))))
+
     def metrics(self) -> dict[str, float]:
-        """``noise_scale`` over the last `RECENT_UPDATES` updates with its interval, if it is determined."""
-        found = self._meter.estimate(RECENT_UPDATES) if len(self._meter) else None
-        if found is None or found.value is None or found.low is None or found.high is None:
+        """``noise_scale`` of the recent updates with its interval, if it is determined; its parts in any case.
+
+        Parts of several runs can be averaged, where a ratio of each alone is not determined.
+        """
+        found = self.recent() if len(self._meter) else None
+        if found is None or found.correlation is None:
             return {}
-        return {"noise_scale": found.value, "noise_scale_low": found.low, "noise_scale_high": found.high}
+        told = {"noise_scale": found.value, "noise_scale_low": found.low, "noise_scale_high": found.high}
+        told |= {f"noise_scale_{name}": getattr(found, name) for name in PARTS}
+        return {name: value for name, value in told.items() if value is not None}
 
     def outcome(self) -> dict[str, Any] | None:
         """The estimate over the whole run, or why there is none; None if the probe was not asked for.
 
-        ``end_value``, ``end_low``, ``end_high``, ``end_windows`` and ``end_reason`` are those of its end alone, as the
-        noise scale grows along training.
+        ``end_value``, ``end_low``, ``end_high``, ``end_windows`` and ``end_reason`` are those of its end alone, over
+        the same window as that of an evaluation.
         """
         if not self._asked:
             return None
         known = self.enabled or len(self._meter) > 0
         whole = self._meter.estimate() if known else estimate([], [])
-        last = min(RECENT_UPDATES, max(LEAST_END_UPDATES, len(self._meter) // 3))
-        end = self._meter.estimate(last) if known else whole
+        end = self.recent() if known else whole
         if not known:
             reason = (
                 "not determined: one worker without accumulation has one batch size only; "

@@ -123,7 +123,7 @@ def test_the_end_of_a_run_is_told_beside_the_whole() -> None:
     rows[len(rows) // 2 :] = -1.0 + 2.0 * (rows[len(rows) // 2 :] + 1.0)
     noise = measured_in_order(rows, 8, 4, 600)
     assert noise["end_low"] < 16.0 < noise["end_high"]
-    assert noise["end_windows"] == 200
+    assert noise["end_windows"] == 60
     assert noise["value"] == pytest.approx(10.0, rel=0.2)
     assert noise["high"] < noise["end_high"]
 

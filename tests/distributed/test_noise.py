@@ -22,9 +22,9 @@ def test_signal_and_noise_are_within_5_percent(split, two):
     assert outcome.noise["trace"] == pytest.approx(DIM + 1, rel=0.05)
     assert outcome.noise["low"] < outcome.noise["value"] < outcome.noise["high"]
     metrics = seen[-1].metrics
-    assert metrics["noise_scale"] == pytest.approx(DIM + 1, rel=0.25), "over the last 500 updates"
+    assert metrics["noise_scale"] == pytest.approx(DIM + 1, rel=0.25), "over the last tenth of the updates"
     assert metrics["noise_scale_low"] < metrics["noise_scale"] < metrics["noise_scale_high"]
-    assert (outcome.noise["end_value"], outcome.noise["end_windows"]) == (metrics["noise_scale"], 500)
+    assert (outcome.noise["end_value"], outcome.noise["end_windows"]) == (metrics["noise_scale"], WINDOWS // 10)
 
 
 @pytest.mark.parametrize("split", [(16, 1, 2), (8, 4, 1)])

@@ -192,3 +192,46 @@ def test_a_scaling_check_that_is_done_says_so_again_and_takes_more_seeds(
     assert summary_of(scaling)["seeds"] == 5
     asked = [event["asked"] for event in events_of(scaling, "trial_started")]
     assert asked[12:] == [f"batch of {workers} workers, seed 4" for workers in (1, 2, 4)], "the others are known"
+
+
+def test_what_cannot_be_told_costs_nothing_that_was_trained(
+    ray_session: None, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of our own making while results are made, tabled and drawn: the reason, exit 1, and it can be taken on."""
+    run = tmp_path / "run"
+    spec = {**SPACE, "study": {"batches": [16, 32, 64], "scan": {"updates": 20}}, "tracking": {"uri": tracking_uri}}
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(spec))
+    commands = [[str(tmp_path / "space.yaml"), "--method", "scan", "--out", str(run)], ["--resume", str(run)]]
+
+    def broken(*args: Any, **names: Any) -> None:
+        raise KeyError("val/loss")
+
+    for command, part in zip([*commands, commands[1]], ("outcome_of", "scan_table", "_figures"), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"orchestrator.study.scan.{part}", broken)
+            assert main(command) == 1, part
+        summary = summary_of(run)
+        assert summary["status"] == "failed"
+        assert "KeyError: 'val/loss'" in summary["warnings"], part
+        assert [one["status"] for one in summary["trials"]] == ["completed"] * 3
+    assert main(commands[1]) == 0
+    summary = summary_of(run)
+    assert (summary["status"], summary["warnings"]) == ("done", [])
+    assert len(events_of(run, "trial_started")) == 3, "nothing was trained again"
+    assert (run / "figures" / "scan.png").exists()
+
+
+def test_a_scan_leaves_a_batch_out_that_cannot_be_trained(ray_session: None, tracking_uri: str, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {
+        "task": {"name": "roomless:Roomless", "dim": 16},
+        "lr": {"base": 0.1, "rule": "none", "warmup": 0, "decay": "none"},
+        "study": {"batches": [8, 16, 64], "scan": {"updates": 30}},
+        "tracking": {"uri": tracking_uri},
+    }
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump({**SPACE, **sections}))
+    assert main([str(tmp_path / "space.yaml"), "--method", "scan", "--out", str(tmp_path / "run")]) == 0
+    summary = summary_of(tmp_path / "run")
+    assert [row["global_batch"] for row in summary["rows"]] == [8, 16]
+    (warning,) = [text for text in summary["warnings"] if "left out" in text]
+    assert warning.startswith("scan at batch 64, seed 0 is left out: failed 2 times: ")
+    assert "no room for 32 samples" in warning

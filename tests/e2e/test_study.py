@@ -190,3 +190,19 @@ def test_a_run_that_fails_again_ends_the_study(
     summary = summary_of(tmp_path / "run")
     assert (summary["status"], summary["verdict"]) == ("failed", "unfinished")
     assert [trial["status"] for trial in summary["trials"]] == ["failed", "failed"]
+
+
+def test_a_batch_that_cannot_be_trained_is_left_out_and_the_others_are_fitted(
+    ray_session: None, tracking_uri: str, tmp_path: Path
+) -> None:
+    task = {"name": "roomless:Roomless", "dim": 16}
+    study = {**SPACE["study"], "batches": [4, 8, 16, 64]}
+    summary = study_of(tmp_path, tracking_uri, task=task, study=study)
+    assert summary["status"] == "done"
+    rungs = {rung["global_batch"]: rung for rung in summary["ladder"]}
+    assert "no room for 32 samples" in rungs[64]["reason"]
+    assert rungs[64]["samples_to_target"] is None
+    assert all(rungs[batch]["samples_to_target"] for batch in (4, 8, 16))
+    assert summary["warnings"][0].startswith("batch 64 is left out: a run failed 2 times")
+    assert [trial["status"] for trial in summary["trials"] if trial["global_batch"] == 64] == ["failed", "failed"]
+    assert main(["--resume", str(tmp_path / "run")]) == 0

@@ -58,13 +58,18 @@ def protocol_in(folder: Path, *overrides: str) -> Protocol:
     return Protocol(spec=spec, metric_modes={"loss": "min"}, train_samples=1437)
 
 
+def told_of_noise(scale: float) -> dict[str, float]:
+    """Parts of a noise scale, each known to 5 %."""
+    parts = {"trace": 2.0 * scale, "trace_se": 0.1 * scale, "g2": 2.0, "g2_se": 0.1, "correlation": 0.0, "blocks": 20.0}
+    return {f"noise_scale_{name}": value for name, value in parts.items()}
+
+
 def trial_of(number: int, result: Result) -> StudyTrial:
     """A trial that would have given this result, with a noise scale that grows with the samples seen."""
     pairs = [(int(t), v) for t, v in zip(result.curve.samples, result.curve.values, strict=True) if math.isfinite(v)]
     noise = [(10 + t / 100) * (1 + result.run.seed % 7 / 50) for t, _ in pairs]
-    names = ("noise_scale", "noise_scale_low", "noise_scale_high")
     evaluations = [
-        {"samples_seen": t, "metrics": {"val/loss": v, **dict(zip(names, (n, 0.8 * n, 1.2 * n), strict=True))}}
+        {"samples_seen": t, "metrics": {"val/loss": v, **told_of_noise(n)}}
         for (t, v), n in zip(pairs, noise, strict=True)
     ]
     return StudyTrial(
@@ -177,6 +182,35 @@ def test_a_target_that_is_reached_at_one_batch_only_gives_no_number(tmp_path: Pa
     assert found["sentence"].startswith("The critical batch is not determined")
     assert [rung["samples_to_target"] is not None for rung in found["ladder"]][:1] == [True]
     assert all("study/critical_batch" not in name for name in metrics_of(found)["metrics"])
+
+
+def failed(trial: StudyTrial, number: int) -> StudyTrial:
+    return dataclasses.replace(
+        trial, trial=f"t{number:04d}", status="failed", evaluations=[], outcome={"samples_seen": 0, "reason": "no room"}
+    )
+
+
+def test_a_batch_whose_run_failed_again_is_left_out_unless_it_was_trained_later(tmp_path: Path) -> None:
+    protocol = protocol_in(tmp_path)
+    plan = protocol.plan([])
+    assert not isinstance(plan, str)
+    config = dataclasses.replace(plan.config, batches=(2, 8, 64))
+    results, verdict = studied(Synthetic(seed_sd=0.04, cliff=2.0), config)
+    trials = [*map(trial_of, range(999), results)]
+    run = dataclasses.replace(trials[0].run, global_batch=256)
+    gone = [failed(dataclasses.replace(trials[0], run=run), 900 + n) for n in range(2)]
+    found = outcome_of(protocol, [*trials, *gone], verdict)
+    assert [rung["global_batch"] for rung in found["ladder"]] == [2, 8, 64, 256]
+    assert found["ladder"][-1]["reason"].endswith("no room")
+    assert found["critical_batch"]["value"] is not None
+    assert found["warnings"][0].startswith("batch 256 is left out: a run failed 2 times (batch 256, learning rate")
+    assert ladder_table(found).num_rows == 4
+    # A single failure is nothing, and so are two that another process got over.
+    for rest in (gone[:1], [*gone, dataclasses.replace(trials[0], trial="t0999", run=run)]):
+        assert not any("left out" in text for text in outcome_of(protocol, [*trials, *rest], verdict)["warnings"])
+    runs = [dataclasses.replace(run, global_batch=batch) for batch in (2, 8, 64, 256)]
+    every = [failed(dataclasses.replace(gone[0], run=one), n) for one in runs for n in (1, 2)]
+    assert "no room" in outcome_of(protocol, every, None)["sentence"]
 
 
 def test_what_is_cut_says_so(tmp_path: Path) -> None:

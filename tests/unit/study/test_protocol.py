@@ -104,6 +104,8 @@ def test_batches_stay_within_what_can_be_trained(protocol) -> None:
 
 def test_an_undetermined_noise_scale_is_said_and_the_reference_takes_its_place(protocol) -> None:
     study = protocol(TARGET)
+    none = {"noise_scale": 0.0, "noise_scale_low": 0.0, "noise_scale_high": 9.0}
+    assert "around batch.reference" in planned(study, baseline(study, noise=none)).notes[-1], "0 places nothing"
     plan = planned(study, baseline(study, noise={}))
     assert plan.config.noise_scale is None
     assert "did not determine" in plan.notes[-1]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 
 from orchestrator.config.load import load_spec
 from orchestrator.config.short_rules import as_branch, as_scan
 from orchestrator.errors import ConfigError
+from orchestrator.report import branch_report
 from orchestrator.report.branch_figures import branch_rates, noise_along_training, write_branch_figures
 from orchestrator.report.scan_figures import scan_table, write_scan_figures
 from orchestrator.report.summary import finite_only
@@ -68,7 +72,11 @@ def record(plan: BranchPlan, half_at: float = 32.0) -> list[Trained]:
         slope = 1e-3 / (1 + batch / half_at) * jitter
         points = range(begin, begin + plan.length_samples + 1, max(batch, 16))
         one = Trained(
-            trial=f"t{len(trials):04d}", name=wanted.name, status="completed", outcome={"samples_seen": points[-1]}
+            trial=f"t{len(trials):04d}",
+            name=wanted.name,
+            spec=spec.to_dict(),
+            status="completed",
+            outcome={"samples_seen": points[-1]},
         )
         one.evaluations = [
             evaluation(seen, (seen - begin) // batch, math.exp(-begin * 1e-4 - (seen - begin) * slope))
@@ -194,6 +202,96 @@ def test_branches_that_diverge_leave_smaller_batches(tmp_path):
     assert "does not fall at batch 64" in found["warnings"][0]
 
 
+def told(plan: BranchPlan, trials: list[Trained], folder: Path) -> dict[str, Any]:
+    """What is told of branches, with everything that shows it."""
+    found: dict[str, Any] = finite_only(outcome_of(plan, trials, done=True))
+    json.dumps(found, allow_nan=False)
+    branches_table(found)
+    metrics_of(found)
+    write_branch_figures(found, "name", folder)
+    branch_report.write(Console(file=io.StringIO()), {**found, "trials": []}, "run")
+    return found
+
+
+def reshaped(trials: list[Trained], loss: Callable[[float, int], float]) -> list[Trained]:
+    """The branches with other losses, by samples since the checkpoint and batch."""
+    for one in trials[1:]:
+        begin, batch = one.evaluations[0]["samples_seen"], one.spec["plan"]["global_batch"]
+        for e in one.evaluations:
+            e["metrics"]["val/loss"] = loss(e["samples_seen"] - begin, batch)
+    return trials
+
+
+def test_branches_that_fall_and_then_come_to_rest_or_rise_do_not_fall(tmp_path):
+    plan = branch_plan(tmp_path, "study.branch.floor=0")
+    for slope in (1e-5, 0.0):
+        found = told(plan, reshaped(record(plan), lambda x, _, s=slope: 0.5 + (0.4 if x == 0 else s * x)), tmp_path)
+        local = found["checkpoints"][-1]["local_critical_batch"]
+        assert (local["verdict"], local["local_critical_batch"]) == ("loss rises", None)
+        assert "the loss does not fall at batch 8" in local["reason"]
+    mixed = reshaped(
+        record(plan),
+        lambda x, b: 0.5 + (0.4 if x == 0 else 1e-5 * x) if b == 64 else math.exp(-x * 1e-3 / (1 + b / 32)),
+    )
+    found = told(plan, mixed, tmp_path)
+    assert found["checkpoints"][-1]["local_critical_batch"]["local_critical_batch"] == pytest.approx(32.0, rel=0.1)
+    assert "the loss does not fall at batch 64: only smaller batches were used" in found["warnings"][-1]
+
+
+def test_a_floor_above_a_loss_that_was_reached_is_a_verdict(tmp_path):
+    plan = branch_plan(tmp_path, "study.branch.floor=0.5")
+    last = told(plan, record(plan), tmp_path)["checkpoints"][-1]
+    assert last["local_critical_batch"]["verdict"] == "below floor"
+    assert "is not above the floor 0.5. Give a lower floor" in last["local_critical_batch"]["reason"]
+    assert last["tolerance_batch"]["tolerance_batch"] == 8, "which needs no floor"
+
+
+def test_losses_may_be_below_zero_where_no_floor_is_given(tmp_path):
+    plan = branch_plan(tmp_path)
+    plain = told(plan, record(plan), tmp_path)["checkpoints"][-1]
+    for shift in (3.0, 0.5):  # all below 0, and some
+        trials = record(plan)
+        for one in trials:
+            for e in one.evaluations:
+                e["metrics"]["val/loss"] -= shift
+        found = told(plan, trials, tmp_path)["checkpoints"][-1]
+        local, same = found["local_critical_batch"], plain["local_critical_batch"]
+        assert (local["in_folds"], local["one_step"]["value"] is None) == (
+            (False, True) if shift > 1 else (True, False)
+        )
+        for end in ("local_critical_batch", "low", "high"):
+            assert local[end] == pytest.approx(same[end])
+        assert found["tolerance_batch"]["tolerance_batch"] == plain["tolerance_batch"]["tolerance_batch"]
+
+
+def test_an_objective_that_is_not_finite_somewhere_is_left_out_there(tmp_path):
+    plan = branch_plan(tmp_path)
+    trials = record(plan)
+    del trials[3].evaluations[2]["metrics"]["val/loss"]
+    assert told(plan, trials, tmp_path)["verdict"] == "determined"
+    for one in trials:
+        if "at batch 64" in one.name:
+            del one.evaluations[-1]["metrics"]["val/loss"]
+    last = told(plan, trials, tmp_path)["checkpoints"][-1]
+    assert [row["diverged"] for row in last["batches"]] == [False, False, False, True]
+    for at in (0, -1):
+        for one in trials:
+            one.evaluations[at]["metrics"].pop("val/loss", None)
+    assert told(plan, trials, tmp_path)["verdict"] == "not determined"
+
+
+def test_only_the_batch_that_diverged_is_told_to_have_diverged(tmp_path):
+    plan = branch_plan(tmp_path)
+    trials = record(plan)
+    for one in trials:
+        if "at batch 8," in one.name:
+            one.status = "diverged"
+    last = told(plan, trials, tmp_path)["checkpoints"][-1]
+    assert [row["diverged"] for row in last["batches"]] == [True, False, False, False]
+    assert last["tolerance_batch"]["reason"] == "not determined: the smallest batch diverged"
+    assert all(row["above_smallest"] is None for row in last["batches"])
+
+
 def test_figures_of_branches(tmp_path):
     plan = branch_plan(tmp_path)
     found = finite_only(outcome_of(plan, record(plan), done=True))
@@ -251,10 +349,10 @@ def test_the_outcome_of_a_scan(tmp_path):
 def test_a_record_is_read_back():
     events = [
         {"event": "sweep_started"},
-        {"event": "trial_started", "trial": "t0000", "asked": "one"},
+        {"event": "trial_started", "trial": "t0000", "asked": "one", "spec": {"seed": 3}},
         {"event": "evaluation", "trial": "t0000", "samples_seen": 8},
         {"event": "trial_ended", "trial": "t0000", "status": "failed", "outcome": {"samples_seen": 16}},
-        {"event": "trial_started", "trial": "t0001", "asked": "one"},
+        {"event": "trial_started", "trial": "t0001", "asked": "one", "spec": {"seed": 3}},
         {"event": "evaluation", "trial": "t0001", "samples_seen": 8},
     ]
     first, second = trained_of(events)

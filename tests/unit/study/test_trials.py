@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.study.noise import noise_at_target
 from orchestrator.study.trials import Goal, StudyTrial, trials_of
 from orchestrator.theory.ladder import Run
 from orchestrator.theory.ladder_planner import Rival
+from orchestrator.theory.ladder_summary import BatchResult
+from orchestrator.theory.target_crossing import Crossing
 
 GOAL = Goal(metric="val/loss", value=0.5, mode="min")
 RUN = Run(global_batch=8, lr=0.1, seed=3, max_samples=2000, purpose="search", overshoot=1.4)
@@ -106,3 +109,43 @@ def test_the_noise_scale_is_that_of_the_last_evaluation_that_tells_it() -> None:
     assert found is not None
     assert (found.value, found.low, found.high, found.samples) == (5.0, 3.0, 9.0, 40)
     assert one.noise(until=20) is None
+    assert trial([*one.evaluations, evaluation(100, 0.7)]).noise() is None, "it is of another time"
+
+
+def of_noise(trace: float, g2: float, error: float = 0.1) -> dict[str, float]:
+    parts = {
+        "trace": trace,
+        "trace_se": error * trace,
+        "g2": g2,
+        "g2_se": error * 2.0,
+        "correlation": 0.0,
+        "blocks": 20,
+    }
+    return {f"noise_scale_{name}": value for name, value in parts.items()}
+
+
+def at_target(*runs: list[dict[str, Any]], samples: float) -> dict[str, Any] | None:
+    final = dataclasses.replace(RUN, purpose="final")
+    crossing = Crossing(verdict="crossed", samples=samples, seeds=len(runs), ended=7000.0, confidence=0.95)
+    trials = [trial(run, "stopped", run=final, phase="final") for run in runs]
+    return noise_at_target(trials, BatchResult(global_batch=8, lr=0.1, crossing=crossing))
+
+
+def test_the_noise_scale_at_the_target_is_of_there_or_not_told() -> None:
+    early = [evaluation(t, 1.0 - t / 1e4, **(of_noise(10.0, 2.0) if t <= 300 else {})) for t in range(0, 7001, 100)]
+    assert at_target(early, early, samples=5000.0) is None
+    found = at_target(early, early, samples=350.0)
+    assert found is not None
+    assert found["value"] == pytest.approx(5.0)
+
+
+def test_seeds_share_their_parts_also_where_one_alone_tells_nothing() -> None:
+    """Means first, then the ratio: seeds of a small |G|^2 count, and each has an error of its own."""
+    seeds = [(40.0, 2.0), (40.0, 2.4), (40.0, 0.4), (40.0, 1.2)]
+    found = at_target(*([evaluation(990, 0.5, **of_noise(trace, g2, 0.3))] for trace, g2 in seeds), samples=1000.0)
+    assert found is not None
+    assert (found["value"], found["seeds"]) == (pytest.approx(40.0 / 1.5), 4)
+    same = at_target(*[[evaluation(990, 0.5, **of_noise(40.0, 2.0))]] * 3, samples=1000.0)
+    assert same is not None
+    assert same["low"] < 0.95 * 20.0 < 20.0 < 1.05 * 20.0 < same["high"], "though the three agree"
+    assert at_target([evaluation(990, 0.5, **of_noise(40.0, 0.1))], samples=1000.0) is None

@@ -103,11 +103,21 @@ def test_diverged_and_short_runs_have_no_numbers():
     assert found.rows[-1].trend.value is None
     assert found.sentences[0].startswith("Diverged at batch 128")
     found = scan([gone], metric="val/loss", mode="min")
-    assert found.sentences[-1] == "Nothing can be said of learning: every run diverged."
+    assert found.sentences[-1] == "Nothing can be said of learning: runs diverged at every batch."
     found = scan([descent(16, updates=16), descent(32, updates=8)], metric="val/loss", mode="min")
     assert found.sentences[0] == (
         "Which batch uses its samples best is not determined: too few evaluations of the smallest batch."
     )
+
+
+def test_a_seed_that_diverged_at_every_batch_leaves_nothing_to_compare():
+    runs = [descent(b, seed, diverged=seed == 1) for b in (16, 32) for seed in range(2)]
+    found = scan(runs, metric="val/loss", mode="min")
+    assert all(row.diverged for row in found.rows)
+    assert found.sentences[-1] == "Nothing can be said of learning: runs diverged at every batch."
+    # The seeds that held at a batch where another diverged do not say how far all others are compared.
+    short = [descent(16), descent(32), descent(64, updates=20), descent(64, 1, updates=20, diverged=True)]
+    assert scan(short, metric="val/loss", mode="min").equal_updates == 200
 
 
 def test_a_loss_that_rises_is_not_called_learning():

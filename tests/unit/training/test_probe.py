@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from orchestrator.theory.batch_plan import BatchPlan
@@ -73,3 +76,20 @@ def test_off_and_impossible():
     assert not alone.enabled
     assert "one worker without accumulation" in alone.outcome()["reason"]
     assert alone.metrics() == {}
+
+
+def test_an_evaluation_tells_of_the_last_tenth_of_the_updates_however_few_they_are():
+    """A |G|^2 that falls by e^5 in 200 updates: over the whole run the early ones decide."""
+    meter = probe(2, 1)
+    rng = np.random.default_rng(0)
+    for update in range(200):
+        g2 = G2 * math.exp(-update / 40)
+        small, big = (g2 + TRACE / samples * rng.gamma(50, 0.02) for samples in (4, 8))
+        many = totals([4.0, 4.0], [4, 4])._replace(square_sum=2 * small)
+        meter.add(many, Share(micro_norms=[]), big**0.5)
+    found, last = meter.metrics(), G2 * math.exp(-190 / 40)
+    assert abs(found["noise_scale_g2"] - last) < 2 * found["noise_scale_g2_se"]
+    assert abs(found["noise_scale_trace"] - TRACE) < 2 * found["noise_scale_trace_se"]
+    assert found["noise_scale_g2"] < 0.5 * meter.outcome()["g2"]
+    assert meter.outcome()["end_windows"] == 20
+    assert found["noise_scale_blocks"] == 10.0
