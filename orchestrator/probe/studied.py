@@ -83,6 +83,7 @@ def studied(folder: str) -> Studied:
     runs = [
         Observation(global_batch=rung["global_batch"], samples=samples)
         for rung in summary["ladder"]
+        if not rung.get("left_out")
         for samples in rung["seed_samples"]
     ]
     exponent = summary["lr_exponent"]

@@ -43,6 +43,8 @@ _LADDER_COLUMNS = (
     ("noise_scale", pa.float64()),
     ("noise_scale_low", pa.float64()),
     ("noise_scale_high", pa.float64()),
+    ("bounded", pa.string()),
+    ("left_out", pa.bool_()),
     ("reason", pa.string()),
 )
 UNFINISHED = Verdict(kind="unfinished", reason="the study was cut before it knew enough; take it on with --resume")
@@ -200,6 +202,8 @@ def _rung(one: BatchResult, critical: CriticalBatch, noise: Mapping[str, Any] | 
         "tried_lrs": one.tried,
         "fitted": _interval(critical.predict(one.global_batch)),
         "noise_scale": noise,
+        "bounded": one.bounded,
+        "left_out": one.left_out,
         "reason": one.reason,
     }
 

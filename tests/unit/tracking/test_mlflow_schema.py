@@ -66,11 +66,8 @@ def test_a_sweep_leaves_exactly_the_keys_of_the_schema(project: Project, sweep: 
                 assert not missing, f"{kind}s of a {scope} that are missing: {missing}"
                 used |= {(kind, scope, find_key(kind, scope, name).name) for name in names}
     known = {(key.kind, key.scope, key.name) for key in schema.KEYS}
-    of_studies = {
-        key
-        for key in known
-        if key[1] == "sweep" and key[2].split("/")[0] in ("study", "ladder", "branch", "scan", "scaling")
-    }
+    others = ("study", "ladder", "branch", "scan", "scaling", "probe")
+    of_studies = {key for key in known if key[1] == "sweep" and key[2].split("/")[0] in others}
     # What this sweep had no reason to write: other measurements on training data, an early end at the target, and why
     # another start had to close it.
     assert known - used - of_studies == {
