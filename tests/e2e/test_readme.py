@@ -12,6 +12,7 @@ import yaml
 
 from orchestrator import replay, submit, sweep, sync
 from orchestrator.config.load import spec_from_dict
+from orchestrator.probe import __main__ as probe
 from orchestrator.study import __main__ as study
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -56,6 +57,12 @@ def test_every_command_runs(
             assert study.main([*argv, "--dry-run", "--out", str(tmp_path / "run")]) == 0
             assert "nothing was started" in capsys.readouterr().out
             assert not (tmp_path / "run").exists()
+        case ["python", "-m", "orchestrator.probe", "--study", _]:  # a study's own test gives one to the probe
+            assert probe.main(["--study", str(digits)]) == 2
+            assert "holds a run that is no study" in capsys.readouterr().err
+        case ["python", "-m", "orchestrator.probe", *argv]:
+            assert probe.main([*argv, "--dry-run", "--out", str(tmp_path / "run")]) == 0
+            assert "nothing was started" in capsys.readouterr().out
         case ["python", "-m", "orchestrator.sweep", *argv]:
             argv += [word for word in ("--dry-run",) if word not in argv]
             assert sweep.main(argv if "--out" in argv else [*argv, "--out", str(tmp_path / "run")]) == 0
