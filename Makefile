@@ -1,6 +1,6 @@
 # make sweep   install if needed, then run the default sweep     (ARGS="search_spaces/bytes.yaml --dry-run" to choose)
 # make test    install if needed, then lint, types and the suite (ARGS="-k batch" to choose)
-# make bench   the benchmarks, side by side with what a user would pick instead
+# make bench   the benchmarks, side by side with what a user would pick instead (benchmarks/gpu_check.py needs a GPU)
 # make ui      the MLflow UI of the default tracking database, on this machine only
 # make lint    only the linters
 
@@ -35,7 +35,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 bench: $(INSTALLED)
-	@for benchmark in $(sort $(wildcard benchmarks/*.py)); do \
+	@for benchmark in $(filter-out benchmarks/gpu_check.py,$(sort $(wildcard benchmarks/*.py))); do \
 		echo "== $$benchmark"; $(BIN)/python $$benchmark $(ARGS) || exit $$?; \
 	done
 

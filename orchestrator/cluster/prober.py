@@ -23,7 +23,8 @@ from orchestrator.training.records import Failure
 from orchestrator.training.registry import load_task
 from orchestrator.training.roofline import measure_roofline
 from orchestrator.training.task import Task
-from orchestrator.training.update_timing import time_updates
+from orchestrator.training.update_timing import ELSEWHERE, time_updates
+from orchestrator.training.utilisation import Utilisation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +82,18 @@ class Prober:
         self._group = ProcessGroup(self._device)
 
     def time(self, spec: dict[str, Any], updates: int, warmup: int) -> dict[str, Any]:
-        """`time_updates` on every rank of the group together: ``step_s`` and ``shares``, or ``error``."""
+        """`time_updates` on all ranks of the group together: ``step_s``, ``shares``, ``utilisation``; or ``error``."""
         trial = TrialSpec.from_dict(spec)
         task = self._agreed_task(trial)
         if isinstance(task, str):
             return {"error": task}
-        found = time_updates(trial, task, self._group, updates=updates, warmup=warmup)
+        used = Utilisation(self._device)
+        found = time_updates(trial, task, self._group, updates=updates, warmup=warmup, watch=used)
         if isinstance(found, Failure):
             kind = "out of memory" if found.out_of_memory else found.kind
-            return {"error": f"{found.phase}: {kind}: {found.message}", "out_of_memory": found.out_of_memory}
-        return {"step_s": list(found.step_s), "shares": found.shares}
+            told = f"{found.phase}: {kind}: {found.message}"
+            return {"error": told, "out_of_memory": found.out_of_memory, "elsewhere": found is ELSEWHERE}
+        return {"step_s": list(found.step_s), "shares": found.shares, "utilisation": used.mean}
 
     def try_batch(self, spec: dict[str, Any], order: dict[str, Any], room_bytes: float) -> dict[str, Any]:
         """`batch_try.try_batch` on every rank of the group together: a `Sight` as a dict."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,15 @@ class UpdateTimes:
     shares: dict[str, float]
 
 
-def time_updates(spec: TrialSpec, task: Task, group: Group, *, updates: int, warmup: int = 3) -> UpdateTimes | Failure:
+def time_updates(
+    spec: TrialSpec,
+    task: Task,
+    group: Group,
+    *,
+    updates: int,
+    warmup: int = 3,
+    watch: AbstractContextManager[Any] | None = None,
+) -> UpdateTimes | Failure:
     """Make `warmup` + `updates` whole updates of `spec`, on every rank of `group` together, and time the latter.
 
     They are the trial's own: the same data in the same order, reduced and stepped as in the loop. Nothing is evaluated.
@@ -48,6 +56,7 @@ def time_updates(spec: TrialSpec, task: Task, group: Group, *, updates: int, war
         task: built on each rank.
         updates: how many are timed, >= 1.
         warmup: how many are not: a process's first ones build caches and choose kernels.
+        watch: entered where the timed ones begin, and left where they end.
 
     Returns:
         This rank's timings, or a failure: of building, equal on all ranks, or this rank's own of an update.
@@ -62,28 +71,31 @@ def time_updates(spec: TrialSpec, task: Task, group: Group, *, updates: int, war
         clock = _Clock(group.device)
         reducer = parts.reducer = _Timed(parts.reducer, clock)
         seconds: list[float] = []
+        watching = ExitStack()
         try:
             for update in range(warmup + updates):
                 if update == warmup:
                     clock.spent = dict.fromkeys(PARTS, 0.0)
+                    watching.enter_context(watch or nullcontext())
                 begun = clock.now()
                 seen = update * spec.plan.global_batch
                 share = accumulate(spec, parts, group, seen, failure=None, stop=False, pause=False)
                 totals = reducer.reduce(share)
                 if totals.errors:
-                    return share.failure or _ELSEWHERE
+                    return share.failure or ELSEWHERE
                 with clock.part("optimizer"):
                     reducer.rescale(1.0 / (totals.weight * parts.scaler.scale) if totals.weight else 0.0)
                     step(parts.optimizer, spec.lr.peak)
                 clock.spent["data"] += share.wait_s
                 seconds.append(clock.now() - begun)
         finally:
+            watching.close()
             parts.drop_reducer()
     timed = seconds[warmup:]
     return UpdateTimes(step_s=tuple(timed), shares={name: clock.spent[name] / sum(timed) for name in PARTS})
 
 
-_ELSEWHERE = Failure(rank=0, phase="update", kind="TrialError", message="another rank failed in a timed update")
+ELSEWHERE = Failure(rank=0, phase="update", kind="TrialError", message="another rank failed in a timed update")
 
 
 class _Clock:
