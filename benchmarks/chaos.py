@@ -101,7 +101,7 @@ class Sweep:
     def victims(self, kind: str) -> list[psutil.Process]:
         """The processes that a fault of that kind kills."""
         if kind == "driver":
-            return [psutil.Process(self.process.pid)]
+            return [psutil.Process(self.process.pid)] if self.process.poll() is None else []
         if kind in ("one rank", "all ranks"):
             started = [event for event in self.events() if event["event"] == "gang_started"]
             pids = [worker["pid"] for worker in started[-1]["workers"]] if started else []
@@ -246,6 +246,8 @@ def main() -> int:
                 f"{time.monotonic() - began:.0f} s, {'identical' if not wrong else 'WRONG: ' + '; '.join(wrong)}",
                 flush=True,
             )
+            if wrong:
+                print((sweep.folder / "output.txt").read_text()[-2000:], flush=True)
     print(f"{good} of {chosen.faults}")
     return 0 if good == chosen.faults else 3
 
