@@ -6,17 +6,20 @@ broadcast, and from then on only through the collectives of training.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 import ray.train
 import torch
+from ray.exceptions import ActorDiedError
 
 from orchestrator.cluster.orders import Orders
 from orchestrator.cluster.snapshot import imported_first
@@ -98,9 +101,13 @@ def _serve(settings: WorkerSettings, mailbox: Any, group: Group, workers: list[d
     tasks = _Tasks()
     said = None
     if group.rank == 0:
-        token = ray.get(mailbox.hello.remote(settings.gang, workers))
-        said = token, ray.get(mailbox.may_warm_up.remote(settings.gang))
-    token, warm_up = group.broadcast_object(said)
+        with _until_it_is_gone():
+            token = ray.get(mailbox.hello.remote(settings.gang, workers))
+            said = token, ray.get(mailbox.may_warm_up.remote(settings.gang))
+    said = group.broadcast_object(said)
+    if said is None:
+        return
+    token, warm_up = said
     mine = (settings.gang, token)
     watchdog = Watchdog(settings.hang_timeout_s, lambda *found: mailbox.hung.remote(*mine, *found), group)
     if warm_up:
@@ -108,7 +115,10 @@ def _serve(settings: WorkerSettings, mailbox: Any, group: Group, workers: list[d
             _warm_up(TrialSpec.from_dict(settings.warm_up), tasks, group, watchdog.beat)
     orders = Orders(lambda wait_s: mailbox.order.remote(*mine, wait_s)) if group.rank == 0 else None
     while True:
-        job = ray.get(mailbox.take.remote(settings.gang, token, _POLL_S)) if group.rank == 0 else None
+        job = {"close": True}
+        if group.rank == 0:
+            with _until_it_is_gone():
+                job = ray.get(mailbox.take.remote(settings.gang, token, _POLL_S))
         job = group.broadcast_object(job)
         if job is None:
             continue
@@ -118,9 +128,15 @@ def _serve(settings: WorkerSettings, mailbox: Any, group: Group, workers: list[d
         with watchdog:
             outcome = desk.train(tasks, watchdog.beat)
         if group.rank == 0:
-            ray.get(mailbox.finish.remote(settings.gang, token, job["trial"], outcome.to_dict()))
+            with _until_it_is_gone():
+                ray.get(mailbox.finish.remote(settings.gang, token, job["trial"], outcome.to_dict()))
         if settings.one_trial:
             return
+
+
+def _until_it_is_gone() -> AbstractContextManager[None]:
+    """Without a mailbox the sweep is over: workers then go home in order, as an error would have them started again."""
+    return contextlib.suppress(ActorDiedError)
 
 
 class _Desk:
