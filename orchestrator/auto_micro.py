@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.config.load import spec_from_dict
-from orchestrator.config.reach import Reach
 from orchestrator.config.refusal import Refusal
 from orchestrator.config.spec import SweepSpec
+from orchestrator.config.training_sections import AUTO
 from orchestrator.config.trial import TaskRef, TrialSpec
 from orchestrator.errors import ResourceError
 from orchestrator.report.formats import size
@@ -18,23 +18,7 @@ from orchestrator.training.memory_ceiling import Ceiling, memory_ceiling
 from orchestrator.training.registry import load_task
 from orchestrator.training.traced_step import NotTraceable
 
-AUTO = "auto"
 _KEY = "batch.micro"
-
-
-def check_auto(spec: SweepSpec) -> None:
-    """Refuse ``auto`` where it cannot be meant.
-
-    Raises:
-        Refusal: the space offers it, or accumulation is given as well.
-    """
-    if _KEY in spec.space and AUTO in Reach(spec).values(_KEY):
-        rule, remedy = "auto finds one limit for all trials", f"write {_KEY}: auto outside the space"
-        raise Refusal(rule, key=f"space.{_KEY}", value=AUTO, remedy=remedy)
-    accumulation = "batch.accumulation"
-    if spec.batch.micro_batch == AUTO and (accumulation in spec.space or spec.batch.accumulation is not None):
-        rule = f"{_KEY}: auto holds every global batch by as much accumulation as it takes"
-        raise Refusal(rule, key=accumulation, value=spec.batch.accumulation, remedy="leave it out")
 
 
 def with_fitting_micro(

@@ -18,6 +18,38 @@ class Parser(argparse.ArgumentParser):
         raise RefusedError(message, file="command line", remedy=f"see {self.prog} --help")
 
 
+def run_parser(entry: str, about: str | None, *, what: str, space: str, setting: str) -> Parser:
+    """The options of every entry point that makes a run directory: the space, --set, --out, --resume and --dry-run.
+
+    Args:
+        entry: the module within the package, such as ``sweep``.
+        about: its docstring.
+        what: it does with a space, such as ``search``.
+        space: the default one.
+        setting: an example of --set.
+    """
+    parser = Parser(prog=f"python -m orchestrator.{entry}", description=about)
+    parser.add_argument("space", nargs="?", metavar="SPACE.yaml", help=f"what to {what} (default: {space})")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help=f"override a key, such as {setting}"
+    )
+    parser.add_argument("--out", metavar="DIR", help="run directory (default: a new one in runs/)")
+    parser.add_argument("--resume", metavar="DIR", help=f"take on the {entry} of a run directory that was cut")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done and start nothing")
+    return parser
+
+
+def check_resume(args: argparse.Namespace) -> None:
+    """Refuse what a run that is taken on has of its own.
+
+    Raises:
+        RefusedError: a space, an output or a dry run is asked for beside --resume.
+    """
+    if args.space or args.out or args.dry_run:
+        rule = "--resume takes the spec and the folder of the run itself"
+        raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml, --out and --dry-run")
+
+
 def exit_code_of(command: Callable[[], int]) -> int:
     """Run a command; its exit code, or that of what ended it."""
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.auto_micro import AUTO, check_auto, with_fitting_micro
+from orchestrator.auto_micro import with_fitting_micro
 from orchestrator.cluster.capacity import Node, count_gangs, workers_on
 from orchestrator.cluster.device_memory import device_memory
 from orchestrator.cluster.memory import check_memory
@@ -25,6 +25,7 @@ from orchestrator.config.refusal import Refusal
 from orchestrator.config.resolve import resolve_trial
 from orchestrator.config.space import Parameter
 from orchestrator.config.spec import SweepSpec
+from orchestrator.config.training_sections import AUTO
 from orchestrator.config.trial import TrialSpec
 from orchestrator.credentials import hide, mask
 from orchestrator.errors import RefusedError, TaskError
@@ -206,10 +207,6 @@ def _prepare(loaded: Loaded, file: str) -> Prepared:
         validate_optimizer=lambda name, options: check_optimizer(name, dict(options)),
     )
     warnings = check_spec(spec, checked, file=file, set_keys=loaded.set_keys)
-    try:
-        check_auto(spec)
-    except Refusal as refusal:
-        raise refusal.in_file(file) from None
     for name in filter(None, Reach(spec).values("training.checkpoint_activations")):
         check_checkpointed(task, name)
     metric = spec.objective.metric

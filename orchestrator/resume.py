@@ -42,6 +42,7 @@ class Entry:
         start: runs what is prepared: ``(prepared, out, past=, overrides=)``.
         finish: writes the last words again for a run that is done: ``(console, summary, uri)``.
         loaded: a spec as the entry point sees it, from the file's.
+        again: whether a run that is done is started all the same, as something is asked that it did not tell.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Entry:
     start: Callable[..., None]
     finish: Callable[[Console, dict[str, Any], str], None] = Console.finish
     loaded: Callable[[Loaded], Loaded] = lambda loaded: loaded
+    again: bool = False
 
 
 def resume(folder: str, overrides: Sequence[str], entry: Entry) -> int:
@@ -79,7 +81,7 @@ def resume(folder: str, overrides: Sequence[str], entry: Entry) -> int:
     summary = run_dir.local / "summary.json"
     told = json.loads(summary.read_text()) if summary.exists() else {}
     # A run whose results could not be told is trained, and yet not done.
-    if _is_done(prepared, past, entry) and told.get("status") == "done":
+    if not entry.again and _is_done(prepared, past, entry) and told.get("status") == "done":
         with Console(sys.stdout) as console:
             entry.finish(console, told, run_dir.uri)
         return 0

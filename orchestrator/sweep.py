@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from orchestrator.command_line import Parser, exit_code_of
+from orchestrator.command_line import check_resume, exit_code_of, run_parser
 from orchestrator.config.load import load_spec
-from orchestrator.errors import RefusedError, TrialError
+from orchestrator.errors import TrialError
 
 if TYPE_CHECKING:
     from orchestrator.experiment import Experiment
@@ -33,24 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="python -m orchestrator.sweep", description=__doc__)
-    parser.add_argument("space", nargs="?", metavar="SPACE.yaml", help=f"what to search (default: {DEFAULT_SPACE})")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, such as search.trials=8"
-    )
-    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/<name>-<utc time>)")
-    parser.add_argument("--resume", metavar="DIR", help="take on the sweep of a run directory that was cut")
+    parser = run_parser("sweep", __doc__, what="search", space=DEFAULT_SPACE, setting="search.trials=8")
     parser.add_argument("--seeds", type=int, metavar="N", help="repeat the best settings under N seeds")
-    parser.add_argument("--dry-run", action="store_true", help="print the whole plan and start nothing")
     return parser.parse_args(argv)
 
 
 def _run(args: argparse.Namespace) -> int:
     overrides = [*args.set, *([f"search.seeds={args.seeds}"] if args.seeds is not None else [])]
     if args.resume is not None:
-        if args.space or args.out or args.dry_run:
-            rule = "--resume takes the spec and the folder of the run itself"
-            raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml, --out and --dry-run")
+        check_resume(args)
         from orchestrator.resume import Entry, resume
 
         return resume(args.resume, overrides, Entry(name="sweep", free=FREE, start=sweep))

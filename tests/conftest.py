@@ -14,7 +14,9 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A loaded machine must not fail a test: none of them is about time.
 settings.register_profile("suite", deadline=None)
-settings.load_profile("suite")
+# Continuous integration tells of a change, by the same examples each time; new examples are looked for at home.
+settings.register_profile("repeated", settings.get_profile("suite"), derandomize=True)
+settings.load_profile("repeated" if os.environ.get("CI") else "suite")
 PROJECT = Path(__file__).resolve().parents[1]
 
 

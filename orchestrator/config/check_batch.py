@@ -8,6 +8,7 @@ from orchestrator.config.facts import Facts
 from orchestrator.config.reach import Reach
 from orchestrator.config.refusal import Refusal
 from orchestrator.config.resolve import feasible_remedy
+from orchestrator.config.training_sections import AUTO
 from orchestrator.theory import batch_plan
 
 _MOST_BATCHES = 10_000  # enumerated one by one, which takes a second or so
@@ -24,6 +25,7 @@ def check_batch(reach: Reach, facts: Facts) -> list[str]:
     if largest > spec.budget.samples:
         rule = f"must be at most budget.samples, which is {spec.budget.samples}"
         raise Refusal(rule, key=key, value=largest, remedy="raise budget.samples or lower the batch")
+    _check_auto(reach)
     _check_splits(reach)
     _check_interval(reach)
     if largest * _LARGE_SHARE > facts.train_samples:
@@ -32,6 +34,20 @@ def check_batch(reach: Reach, facts: Facts) -> list[str]:
             "so large a batch rarely generalises as well"
         ]
     return []
+
+
+def _check_auto(reach: Reach) -> None:
+    """A micro batch that is found by itself is a limit for all trials, within which accumulation holds the batch."""
+    micro, accumulation = "batch.micro", "batch.accumulation"
+    if AUTO not in reach.values(micro):
+        return
+    if micro in reach.spec.space:
+        rule, remedy = "auto finds one limit for all trials", f"write {micro}: auto outside the space"
+        raise Refusal(rule, key=reach.where(micro), value=AUTO, remedy=remedy)
+    given = [value for value in reach.values(accumulation) if value is not None]
+    if given:
+        rule = f"{micro}: auto holds every global batch by as much accumulation as it takes"
+        raise Refusal(rule, key=reach.where(accumulation), value=given[0], remedy="leave it out")
 
 
 def _check_splits(reach: Reach) -> None:
@@ -47,7 +63,7 @@ def _check_splits(reach: Reach) -> None:
             batch_plan.plan(
                 global_batch,
                 reach.spec.cluster.workers,
-                micro_batch=None if micro == "auto" else micro,
+                micro_batch=None if micro == AUTO else micro,
                 accumulation=accumulation,
                 micro_batch_max=tightest,
             )

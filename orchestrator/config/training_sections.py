@@ -25,6 +25,7 @@ from orchestrator.config.plain import check_plain
 from orchestrator.config.refusal import Refusal
 from orchestrator.config.trial import Decay, Precision
 
+AUTO = "auto"
 Rule = Literal["none", "sqrt", "linear", "power", "noise", "sde"]
 
 
@@ -84,7 +85,7 @@ class BatchSection(Section):
     @property
     def fixed_micro(self) -> int | None:
         """The micro batch where it is given."""
-        return None if self.micro_batch == "auto" else self.micro_batch
+        return self.micro_batch if isinstance(self.micro_batch, int) else None
 
 
 class LrSection(Section):

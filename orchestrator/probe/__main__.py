@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from orchestrator.command_line import Parser, exit_code_of
+from orchestrator.command_line import check_resume, exit_code_of, run_parser
 from orchestrator.config.load import load_spec
 from orchestrator.config.probe_rules import as_probe
-from orchestrator.errors import RefusedError
 
 if TYPE_CHECKING:
-    from orchestrator.preparation import Prepared
     from orchestrator.probe.judge import Judge
-    from orchestrator.tracking.run_dir import RunDir
 
 DEFAULT_SPACE = "search_spaces/digits.yaml"
 # What a probe may be taken on with, beside what never changes what is measured.
@@ -35,14 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="python -m orchestrator.probe", description=__doc__)
-    parser.add_argument("space", nargs="?", metavar="SPACE.yaml", help=f"what to measure (default: {DEFAULT_SPACE})")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, such as probe.rounds=5"
-    )
-    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/<name>-probe-<utc time>)")
-    parser.add_argument("--resume", metavar="DIR", help="take on the probe of a run directory that was cut")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be measured and start nothing")
+    parser = run_parser("probe", __doc__, what="measure", space=DEFAULT_SPACE, setting="probe.rounds=5")
     parser.add_argument("--device-memory", metavar="SIZE", help="such as 80GiB: short for --set cluster.device_memory=")
     parser.add_argument("--study", metavar="DIR", help="run directory of a finished study: say what to run")
     parser.add_argument("--record", action="store_true", help="keep the profile, for later probes to compare with")
@@ -59,9 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     study = studied(args.study) if args.study else None
     judge = Judge(study=study, profiles=args.profiles, record=args.record, compare=args.compare)
     if args.resume is not None:
-        if args.space or args.out or args.dry_run:
-            rule = "--resume takes the spec and the folder of the run itself"
-            raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml, --out and --dry-run")
+        check_resume(args)
         return _resume(args.resume, overrides, judge)
     file = args.space or (spec_file(args.study) if args.study else DEFAULT_SPACE)
     loaded = as_probe(load_spec(file, overrides), file=file)
@@ -83,8 +72,8 @@ def _run(args: argparse.Namespace) -> int:
             plan = plan_of(prepared)
             write_plan(rich_console(), plan.spec, worlds=plan.worlds, cap=plan.cap(1), out_dir=out)
             return 0
-        found = carry_out(prepared, RunDir(out), judge=judge)
-    return 3 if found.get("moved") else 0
+        carry_out(prepared, RunDir(out), judge=judge)
+    return 0
 
 
 def _resume(folder: str, overrides: Sequence[str], judge: Judge) -> int:
@@ -92,19 +81,15 @@ def _resume(folder: str, overrides: Sequence[str], judge: Judge) -> int:
     from orchestrator.report import probe_report
     from orchestrator.resume import Entry, resume
 
-    found: dict[str, Any] = {}
-
-    def start(prepared: Prepared, run_dir: RunDir, **parts: Any) -> None:
-        found.update(carry_out(prepared, run_dir, judge=judge, **parts))
-
     entry = Entry(
         name="probe",
         free=FREE,
-        start=start,
+        start=functools.partial(carry_out, judge=judge),
         finish=lambda console, summary, uri: console.finish(summary, uri, probe_report.write),
         loaded=lambda loaded: as_probe(loaded, file=f"{folder}/spec.yaml"),
+        again=judge.asked,
     )
-    return resume(folder, overrides, entry) or (3 if found.get("moved") else 0)
+    return resume(folder, overrides, entry)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,10 @@ class ProbeExperiment(Experiment):
         self.extra: Fields = {}
         self._known = {_key(event): event for event in (self.past.events if self.past else ()) if "asked" in event}
 
+    def knows(self, event: str, asked: Mapping[str, Any]) -> bool:
+        """Whether this was measured already."""
+        return _key({"event": event, "asked": asked}) in self._known
+
     def once(self, event: str, asked: Mapping[str, Any], measure: Callable[[], Fields]) -> Fields:
         """What was measured under this event and question; measured now, and kept, if it was not yet."""
         known = self._known.get(_key({"event": event, "asked": asked}))

@@ -42,8 +42,14 @@ class Judge:
     record: bool = False
     compare: bool = False
 
+    @property
+    def asked(self) -> bool:
+        """Whether anything was asked beside measuring."""
+        return self.study is not None or self.record or self.compare
+
     def __call__(self, plan: ProbePlan, experiment: ProbeExperiment) -> dict[str, Any]:
-        """``recommendation``, ``compared``, ``moved`` and ``sentences``; specs are written into the run directory."""
+        """``recommendation``, ``compared``, ``broken`` (why the comparison did not hold, or an empty text) and
+        ``sentences``; specs are written into the run directory."""
         events = read_events(experiment.run_dir.events)
         timed = speed.timed_of(events)
         outcome = experiment.outcome()
@@ -51,12 +57,13 @@ class Judge:
         found = what_to_run(plan, self.study, timed, model, outcome)
         for name, spec in found.pop("specs", {}).items():
             experiment.run_dir.write(f"{name}.yaml", yaml_form.dump(spec))
-        told = {"recommendation": found, "compared": None, "moved": False, "sentences": found.pop("sentences")}
+        told = {"recommendation": found, "compared": None, "broken": "", "sentences": found.pop("sentences")}
         mine = profile.profile_of(plan, timed, outcome["memory"]["predicted"], events[0])
         if self.compare:
             told["compared"] = profile.compare(mine, profile.kept(self.profiles))
-            told["moved"] = bool(told["compared"]["moved"])
-            told["sentences"] += profile.sentences(told["compared"])
+            said = profile.sentences(told["compared"])
+            told["broken"] = said[0] if told["compared"]["moved"] else ""
+            told["sentences"] += said
         if self.record:
             told["sentences"].append(f"Profile kept: {profile.keep(self.profiles, mine, plan.spec.name)}")
         return told

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cluster.prober import ProberSettings
 from orchestrator.cluster.probers import Room
-from orchestrator.errors import TrialError
+from orchestrator.errors import CheckFailed, TrialError
 from orchestrator.probe import memory
 from orchestrator.probe.experiment import ProbeExperiment
 from orchestrator.probe.plan import ProbePlan
@@ -40,14 +40,15 @@ def carry_out(
     past: Past | None = None,
     overrides: Sequence[str] = (),
     judge: Judging = lambda plan, experiment: {},
-) -> dict[str, Any]:
-    """Measure into the run directory; what `judge` made of it.
+) -> None:
+    """Measure into the run directory, unless that is done, and have `judge` say what follows from it.
 
     Args:
         judge: called when all is measured, for what is said beside the measurements: ``recommendation``, ``compared``,
-            ``sentences``.
+            ``sentences``, ``broken``.
 
     Raises:
+        CheckFailed: all is done and told, and the comparison that was asked for did not hold.
         TrialError, GangError, OrchestratorError: the task failed, a process died or hung, or the record cannot be
             written.
     """
@@ -55,11 +56,14 @@ def carry_out(
     plan = plan_of(prepared)
     parts = prepared.experiment("probe", run_dir, past, overrides)
     with ProbeExperiment(plan=plan, **parts) as experiment:
-        _measure(plan, experiment)
-        experiment.once(DONE, {}, dict)
+        asked = plan.spec.probe.model_dump(mode="json")
+        if not experiment.knows(DONE, asked):
+            _measure(plan, experiment)
+            experiment.once(DONE, asked, dict)
         experiment.extra = judge(plan, experiment)
         experiment.finish()
-    return experiment.extra
+    if reason := experiment.extra.get("broken"):
+        raise CheckFailed(reason)
 
 
 def _measure(plan: ProbePlan, experiment: ProbeExperiment) -> None:

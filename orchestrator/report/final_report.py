@@ -34,9 +34,7 @@ def write(out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
         _write_best(out, summary)
     write_list(out, "Warnings", summary["warnings"])
     write_list(out, "Next", summary["next"])
-    # Written past rich's wrapping, so that scripts can take the last line as the path.
-    out.file.write(f"{run_dir}\n")
-    out.file.flush()
+    write_last(out, run_dir)
 
 
 def write_reasons(out: RichConsole, summary: Mapping[str, Any], run_dir: str) -> None:
@@ -113,6 +111,12 @@ def _write_best(out: RichConsole, summary: Mapping[str, Any]) -> None:
     settings = " ".join(f"{key}={_plain(value)}" for key, value in best["params"].items())
     if settings:
         write_indented(out, settings)
+
+
+def write_last(out: RichConsole, run_dir: str) -> None:
+    """The run directory as the last line, past rich's wrapping: scripts take it as a path."""
+    out.file.write(f"{run_dir}\n")
+    out.file.flush()
 
 
 def write_list(out: RichConsole, title: str, sentences: Any) -> None:

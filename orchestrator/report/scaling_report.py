@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console as RichConsole
 
 from orchestrator.report import formats
-from orchestrator.report.final_report import write_indented, write_list, write_table
+from orchestrator.report.final_report import write_indented, write_last, write_list, write_table
 from orchestrator.report.tables import grid
 
 Record = Mapping[str, Any]
@@ -28,9 +28,7 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     for sentence in summary["sentences"]:
         write_indented(out, sentence)
     write_list(out, "Warnings", summary["warnings"])
-    # Written past rich's wrapping, so that scripts can take the last line as the path.
-    out.file.write(f"{run_dir}\n")
-    out.file.flush()
+    write_last(out, run_dir)
 
 
 def _row(row: Record) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from orchestrator.config.spec import SweepSpec
 from orchestrator.report import formats
-from orchestrator.report.final_report import write_indented, write_list, write_table
+from orchestrator.report.final_report import write_indented, write_last, write_list, write_table
 from orchestrator.report.tables import grid
 
 Record = Mapping[str, Any]
@@ -40,9 +40,7 @@ def write(out: RichConsole, summary: Record, run_dir: str) -> None:
     write_indented(out, summary["sentence"])
     write_list(out, "Chosen", [*summary["chosen"], *_settings(summary)])
     write_list(out, "Warnings", summary["warnings"])
-    # Written past rich's wrapping, so that scripts can take the last line as the path.
-    out.file.write(f"{run_dir}\n")
-    out.file.flush()
+    write_last(out, run_dir)
 
 
 def write_plan(

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from orchestrator.command_line import Parser, exit_code_of
+from orchestrator.command_line import check_resume, exit_code_of, run_parser
 from orchestrator.config.load import OVERRIDE_SOURCE, load_spec, source_of
 from orchestrator.config.scaling_rules import in_its_words
 from orchestrator.config.short_rules import batches_of
@@ -32,14 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="python -m orchestrator.study", description=__doc__)
-    parser.add_argument("space", nargs="?", metavar="SPACE.yaml", help=f"what to study (default: {DEFAULT_SPACE})")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, such as study.width=2"
-    )
-    parser.add_argument("--out", metavar="DIR", help="run directory (default: runs/<name>-<utc time>)")
-    parser.add_argument("--resume", metavar="DIR", help="take on the study of a run directory that was cut")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done and start nothing")
+    parser = run_parser("study", __doc__, what="study", space=DEFAULT_SPACE, setting="study.width=2")
     told = "; ".join(f"{name}: {what}" for name, what in METHODS.items())
     parser.add_argument("--method", choices=tuple(METHODS), help=f"{told} (default: {LADDER})")
     return parser.parse_args(argv)
@@ -47,11 +40,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(args: argparse.Namespace) -> int:
     if args.resume is not None:
-        if args.dry_run:
-            raise RefusedError("--dry-run shows a new study", file="command line", remedy="leave out --resume")
-        if args.space or args.out:
-            rule = "--resume takes the spec and the folder of the run itself"
-            raise RefusedError(rule, file="command line", remedy="leave out SPACE.yaml and --out")
+        check_resume(args)
         from orchestrator.resume import Entry, resume
 
         method = of_run(args.resume)

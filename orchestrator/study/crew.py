@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.config.trial import TrialSpec
 from orchestrator.errors import TrialError
@@ -12,6 +12,7 @@ from orchestrator.study.runs import MOST_FAILURES, RunRecord, Runs, given_up, re
 
 if TYPE_CHECKING:
     from orchestrator.cluster.pool import Pool
+    from orchestrator.study.experiment import StudyExperiment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,24 @@ class Crew:
         params = {"batch.global": wanted.spec.plan.global_batch}
         self._runs.submit(trial, wanted.spec, {"params": params, "phase": wanted.phase, "asked": wanted.name})
         self._runs.ask(trial)
+
+
+def train_all(plan: Fixed, experiment: StudyExperiment) -> bool:
+    """Train every run of a plan that holds them all from the start; True: that is all.
+
+    Raises:
+        TrialError, GangError, OrchestratorError: as `Crew.train`.
+    """
+    known: Sequence[Trained] = trained_of(experiment.past.events) if experiment.past else ()
+    Crew(experiment.pool, known).train(plan.runs())
+    return True
+
+
+class Fixed(Protocol):
+    """A plan that holds all of its runs from the start."""
+
+    def runs(self) -> Sequence[Wanted]:
+        """Every run."""
 
 
 def _why(one: Trained) -> str:

@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from orchestrator.report import scaling_report
-from orchestrator.study.crew import Crew, Trained, by_name, left_out, trained_of
-from orchestrator.study.experiment import Outcome, StudyExperiment, StudyMethod
+from orchestrator.study.crew import Trained, by_name, left_out, train_all, trained_of
+from orchestrator.study.experiment import Outcome, StudyMethod
 from orchestrator.study.scaling_plan import ScalingPlan
 from orchestrator.study.scaling_words import sentences
 from orchestrator.theory.scaling import Arm, Comparison, ScalingCheck, scaling_check
 
 Plan = ScalingPlan
+carry_out = train_all
 _COLUMNS = (
     ("workers", pa.int64()),
     ("global_batch", pa.int64()),
@@ -44,18 +45,6 @@ def method_of(plan: ScalingPlan) -> StudyMethod:
         figures=_figures,
         write=scaling_report.write,
     )
-
-
-def carry_out(plan: ScalingPlan, experiment: StudyExperiment) -> bool:
-    """Train everything; True: that is all.
-
-    Raises:
-        TrialError: a trial failed again.
-        GangError: no gang is left.
-    """
-    known: Sequence[Trained] = trained_of(experiment.past.events) if experiment.past else ()
-    Crew(experiment.pool, known).train(plan.runs())
-    return True
 
 
 def outcome_of(plan: ScalingPlan, trials: Sequence[Trained], *, done: bool) -> dict[str, Any]:

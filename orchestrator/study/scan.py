@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from orchestrator.report import scan_report
 from orchestrator.study.branch_outcome import noise_of
-from orchestrator.study.crew import Crew, Trained, by_name, left_out, trained_of
-from orchestrator.study.experiment import Outcome, StudyExperiment, StudyMethod
+from orchestrator.study.crew import Trained, by_name, left_out, train_all, trained_of
+from orchestrator.study.experiment import Outcome, StudyMethod
 from orchestrator.study.scan_plan import ScanPlan
 from orchestrator.theory.scan import scan
 from orchestrator.theory.scan_table import ScanRun
 
 Plan = ScanPlan
+carry_out = train_all
 _INTERVALS = ("trend", "to_level", "relative", "relative_per_second", "noise_scale")
 
 
@@ -32,18 +33,6 @@ def method_of(plan: ScanPlan) -> StudyMethod:
         figures=_figures,
         write=scan_report.write,
     )
-
-
-def carry_out(plan: ScanPlan, experiment: StudyExperiment) -> bool:
-    """Train everything; True: that is all.
-
-    Raises:
-        TrialError: every trial failed again.
-        GangError: no gang is left.
-    """
-    known: Sequence[Trained] = trained_of(experiment.past.events) if experiment.past else ()
-    Crew(experiment.pool, known).train(plan.runs())
-    return True
 
 
 def outcome_of(plan: ScanPlan, trials: Sequence[Trained], *, done: bool) -> dict[str, Any]:

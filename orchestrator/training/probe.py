@@ -12,8 +12,8 @@ from orchestrator.theory.batch_plan import BatchPlan
 from orchestrator.theory.noise_scale import MIN_WINDOWS, NoiseEstimate, NoiseMeter, estimate
 from orchestrator.training.reducer import Share, Totals
 
-# The noise scale grows along training, so that it is told of the recent past: this share of the updates so far. With it
-# the noisy quadratic's is within 5 % of that at the end; over its whole run, early large gradients halve it.
+# The noise scale grows along training, so that it is told of the recent past: this share of the updates so far. Over a
+# whole run, early large gradients would pull it down.
 RECENT_SHARE = 0.1
 
 PARTS = ("trace", "trace_se", "g2", "g2_se", "correlation", "blocks")

@@ -80,14 +80,11 @@ def task_class(name: str) -> Any:
         found = nearest_names(class_name, classes)
         near = f"did you mean {module_name}:{found[0]}?" if found else f"define {class_name} in {module_name}"
         raise TaskError(f"{module_name} has no class {class_name}", key="task.name", value=name, remedy=near)
-    missing = [member for member in _MEMBERS if not hasattr(cls, member)]
+    abstract = getattr(cls, "__abstractmethods__", ())
+    missing = [member for member in _MEMBERS if not hasattr(cls, member) or member in abstract]
     if missing:
-        raise TaskError(
-            f"a task needs the members {', '.join(missing)}",
-            key="task.name",
-            value=name,
-            remedy="derive it from orchestrator.training.task.Task",
-        )
+        remedy = "define them" if issubclass(cls, Task) else "derive it from orchestrator.training.task.Task"
+        raise TaskError(f"a task needs the members {', '.join(missing)}", key="task.name", value=name, remedy=remedy)
     return cls
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -33,7 +34,7 @@ class Fetchable(Protocol):
     def fetch(self, indices: np.ndarray[Any, Any], draws: Any) -> Any: ...
 
 
-class Task:
+class Task(ABC):
     """What a user brings. Subclass it, or give a class with the same members.
 
     A sample is one item of `train_data`. Batches are what `fetch` returns or, for a plain map-style
@@ -50,24 +51,24 @@ class Task:
     def __init__(self, config: Any = None) -> None:
         self.config = config if config is not None else self.Config()
 
+    @abstractmethod
     def model(self) -> nn.Module:
         """A new model. Called with torch seeded by the trial's seed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def train_data(self) -> Any:
         """The training samples: `Fetchable`, or a map-style ``Dataset``. Must not depend on the trial."""
-        raise NotImplementedError
 
+    @abstractmethod
     def val_data(self) -> Any:
         """The samples of every evaluation, in the same two forms."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> Sum:
         """The loss summed over the batch, a scalar tensor with gradient, and its weight (samples or unmasked tokens).
 
         It must be a sum, not a mean: twice the batch is twice the loss.
         """
-        raise NotImplementedError
 
     def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Sum]:
         """Metrics of one evaluation batch as (sum, weight), without gradient. By default the loss alone."""

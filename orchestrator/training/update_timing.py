@@ -30,8 +30,9 @@ class UpdateTimes:
 
     Attributes:
         step_s: seconds of each update, in order, without those of the warm-up.
-        shares: what of their sum went into each of `PARTS`; the rest is bookkeeping. With the reducer ``ddp``,
-            communication that runs beside the backward pass counts as backward.
+        shares: what of the time of the faster half of them, which little disturbed, went into each of `PARTS`; the rest
+            is bookkeeping. With the reducer ``ddp``, communication that runs beside the backward pass counts as
+            backward.
     """
 
     step_s: tuple[float, ...]
@@ -71,12 +72,13 @@ def time_updates(
         clock = _Clock(group.device)
         reducer = parts.reducer = _Timed(parts.reducer, clock)
         seconds: list[float] = []
+        parted: list[dict[str, float]] = []
         watching = ExitStack()
         try:
             for update in range(warmup + updates):
                 if update == warmup:
-                    clock.spent = dict.fromkeys(PARTS, 0.0)
                     watching.enter_context(watch or nullcontext())
+                clock.spent = dict.fromkeys(PARTS, 0.0)
                 begun = clock.now()
                 seen = update * spec.plan.global_batch
                 share = accumulate(spec, parts, group, seen, failure=None, stop=False, pause=False)
@@ -88,11 +90,15 @@ def time_updates(
                     step(parts.optimizer, spec.lr.peak)
                 clock.spent["data"] += share.wait_s
                 seconds.append(clock.now() - begun)
+                parted.append(clock.spent)
         finally:
             watching.close()
             parts.drop_reducer()
-    timed = seconds[warmup:]
-    return UpdateTimes(step_s=tuple(timed), shares={name: clock.spent[name] / sum(timed) for name in PARTS})
+    timed = sorted(zip(seconds[warmup:], parted[warmup:], strict=True), key=lambda one: one[0])
+    fast = timed[: (len(timed) + 1) // 2]
+    whole = sum(step_s for step_s, _ in fast)
+    shares = {name: sum(spent[name] for _, spent in fast) / whole for name in PARTS}
+    return UpdateTimes(step_s=tuple(seconds[warmup:]), shares=shares)
 
 
 ELSEWHERE = Failure(rank=0, phase="update", kind="TrialError", message="another rank failed in a timed update")

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import toys
 from torch import nn
 
+from orchestrator.config.trial import OptimizerRef, TrialSpec
 from orchestrator.tasks.arrays import TensorRows
 from orchestrator.training.loop import run_trial
 
+ADAM, MOMENTUM = OptimizerRef(name="AdamW"), OptimizerRef(name="SGD", options={"momentum": 0.9, "nesterov": True})
+KINDS = pytest.mark.parametrize(
+    ("optimizer", "precision", "lr"),
+    [(MOMENTUM, "fp64", 0.05), (ADAM, "fp32", 1e-2), (MOMENTUM, "bf16", 0.05), (ADAM, "fp16", 1e-2)],
+    ids=["momentum fp64", "adam fp32", "momentum bf16", "adam fp16"],
+)
 # Neither depends on the training, only on the machine's day.
 _TIMES = {"samples_per_second", "step_ms", "data_wait_fraction", "peak_memory_bytes"}
+
+
+def eventful(reducer: str, **changes: Any) -> TrialSpec:
+    """A trial of two workers in which everything takes part: accumulation, warmup, decay, clipping, the noise probe."""
+    trial = toys.spec((8, 2, 2), reducer=reducer, eval_every_samples=32 * 5, noise_probe=True, grad_clip=0.5, **changes)
+    return replace(trial, lr=replace(trial.lr, warmup_samples=160, decay="cosine"))
 
 
 class Listed(TensorRows):

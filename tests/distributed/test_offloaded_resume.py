@@ -7,14 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import toys
-from legs import Restless, end_of, leg
+from legs import KINDS, Restless, end_of, eventful, leg
 
-from orchestrator.config.trial import OptimizerRef
 from orchestrator.training.checkpoint import Checkpoints
 
 NEVER_S = 1e9
-ADAM, MOMENTUM = OptimizerRef(name="AdamW"), OptimizerRef(name="SGD", options={"momentum": 0.9, "nesterov": True})
 
 
 def _leg(group: Any, *args: Any) -> dict[str, Any]:
@@ -22,24 +19,9 @@ def _leg(group: Any, *args: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("reducer", ["flat", "ddp"])
-@pytest.mark.parametrize(
-    ("optimizer", "precision", "lr"),
-    [(MOMENTUM, "fp64", 0.05), (ADAM, "fp32", 1e-2), (MOMENTUM, "bf16", 0.05), (ADAM, "fp16", 1e-2)],
-    ids=["momentum fp64", "adam fp32", "momentum bf16", "adam fp16"],
-)
+@KINDS
 def test_legs_with_and_without_it_are_one_trial_to_the_bit(optimizer, precision, lr, reducer, two, tmp_path):
-    trial = toys.spec(
-        (8, 2, 2),
-        updates=20,
-        lr=lr,
-        optimizer=optimizer,
-        precision=precision,
-        reducer=reducer,
-        eval_every_samples=32 * 5,
-        noise_probe=True,
-        grad_clip=0.5,
-    )
-    trial = replace(trial, lr=replace(trial.lr, warmup_samples=160, decay="cosine"))
+    trial = eventful(reducer, updates=20, lr=lr, optimizer=optimizer, precision=precision)
     plain, off = two.run(_leg, trial, None), two.run(_leg, replace(trial, offload_optimizer=True), None)
     for rank in (0, 1):
         assert off[rank]["told"] == plain[rank]["told"]

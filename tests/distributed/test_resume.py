@@ -13,16 +13,14 @@ from typing import Any
 import pytest
 import toys
 from harness import Gang
-from legs import Noted, Restless, dealt, end_of, leg
+from legs import KINDS, Noted, Restless, dealt, end_of, eventful, leg
 
-from orchestrator.config.trial import OptimizerRef
 from orchestrator.training.checkpoint import Checkpoints, latest
 from orchestrator.training.group import Solo
 from orchestrator.training.stream import ids
 
 REDUCERS = pytest.mark.parametrize("reducer", ["flat", "ddp"])
 NEVER_S = 1e9  # between evaluations; a stop makes its checkpoint all the same
-ADAM, MOMENTUM = OptimizerRef(name="AdamW"), OptimizerRef(name="SGD", options={"momentum": 0.9, "nesterov": True})
 
 
 def _leg(group: Any, task: type, *args: Any) -> dict[str, Any]:
@@ -30,24 +28,9 @@ def _leg(group: Any, task: type, *args: Any) -> dict[str, Any]:
 
 
 @REDUCERS
-@pytest.mark.parametrize(
-    ("optimizer", "precision", "lr"),
-    [(MOMENTUM, "fp64", 0.05), (ADAM, "fp32", 1e-2), (MOMENTUM, "bf16", 0.05), (ADAM, "fp16", 1e-2)],
-    ids=["momentum fp64", "adam fp32", "momentum bf16", "adam fp16"],
-)
+@KINDS
 def test_the_same_geometry_gives_the_same_bits(optimizer, precision, lr, reducer, two, tmp_path):
-    trial = toys.spec(
-        (8, 2, 2),
-        updates=26,
-        lr=lr,
-        optimizer=optimizer,
-        precision=precision,
-        reducer=reducer,
-        eval_every_samples=32 * 5,
-        noise_probe=True,
-        grad_clip=0.5,
-    )
-    trial = replace(trial, lr=replace(trial.lr, warmup_samples=160, decay="cosine"))
+    trial = eventful(reducer, updates=26, lr=lr, optimizer=optimizer, precision=precision)
     whole = two.run(_leg, Restless, trial, None)
     policy = Checkpoints(folder=str(tmp_path), every_s=NEVER_S)
     # Between two evaluations, then at one, then in the first update after the resume.

@@ -107,6 +107,11 @@ def test_profiles_are_kept_and_compared(
     assert compared["runs"] == 1
     assert compared["changed"] == {}
     assert len(list((tmp_path / "profiles").iterdir())) == 1
+    # One that is done says what it was not asked before, and measures nothing again.
+    timed = events_of(tmp_path / "first", "probe_timed")
+    assert main(["--resume", "first", "--compare"]) == 0  # with itself
+    assert summary_of(tmp_path / "first")["compared"]["moved"] == []
+    assert events_of(tmp_path / "first", "probe_timed") == timed
 
 
 def test_one_sample_that_does_not_fit_is_an_error_that_names_remedies(

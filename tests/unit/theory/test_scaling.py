@@ -116,6 +116,13 @@ def test_an_arm_that_diverged_has_a_verdict_and_no_number() -> None:
     assert check.holds_up_to == 2
 
 
+def test_a_first_arm_of_almost_no_spread_is_compared_like_any_other() -> None:
+    row = scaling_check([arm(1, [0.0, 1e-158]), arm(4, [0.0, 1.0])], mode="min", tolerance=1.0).rows[0]
+    assert row.verdict == "not told apart"
+    assert row.scatter is not None
+    assert row.scatter > 1e150
+
+
 def test_an_arm_that_blows_up_is_lost_though_no_mean_tells() -> None:
     rng = np.random.default_rng(0)
     sound = rng.standard_normal(12)

@@ -59,7 +59,10 @@ def _run_out(cuda: FakeCuda) -> None:
         raise torch.OutOfMemoryError
 
 
-def test_a_gpu_is_asked_for_its_memory_and_a_cpu_worker_has_its_part(cuda: FakeCuda) -> None:
+def test_a_gpu_is_asked_for_its_memory_and_a_cpu_worker_has_its_part(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.cluster.device_memory.is_local", lambda: True)
     assert device_memory([], PER_WORKER, workers=2) == 80 * GIB
     assert device_memory([], {"GPU": 0.5}, workers=2) == 40 * GIB
     assert local_node().resources["GPU"] == 1.0

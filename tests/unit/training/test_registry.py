@@ -54,9 +54,21 @@ def test_options_that_the_task_refuses(options, key, text):
 
 def test_a_constructor_that_raises(tmp_path, monkeypatch):
     (tmp_path / "broken_task_module.py").write_text(
-        "from orchestrator.training.task import Task\n"
-        "class Mine(Task):\n    def __init__(self, config=None):\n        raise OSError('no data here')\n"
+        "from orchestrator.tasks.digits import Digits\n"
+        "class Mine(Digits):\n    def __init__(self, config=None):\n        raise OSError('no data here')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(TaskError, match="OSError: no data here"):
         load_task("broken_task_module:Mine", {})
+
+
+def test_a_task_that_misses_a_method_is_refused_before_it_is_built(tmp_path, monkeypatch):
+    (tmp_path / "half_a_task.py").write_text(
+        "from orchestrator.training.task import Task\n"
+        "class Mine(Task):\n"
+        "    def model(self):\n        return None\n"
+        "    def loss(self, model, batch):\n        return 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TaskError, match=r"needs the members train_data, val_data\. Define them"):
+        load_task("half_a_task:Mine", {})

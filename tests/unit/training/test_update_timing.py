@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from test_memory_prediction import spec_of
 
+from orchestrator.tasks.digits import Digits
 from orchestrator.training.group import Solo
 from orchestrator.training.records import Failure
 from orchestrator.training.registry import load_task
-from orchestrator.training.task import Task
+from orchestrator.training.task import Sum
 from orchestrator.training.update_timing import PARTS, UpdateTimes, time_updates
 
 
@@ -25,16 +26,10 @@ def test_the_parts_of_an_update_add_up(accumulation: int) -> None:
 
 
 def test_a_failure_is_told() -> None:
-    class Broken(Task):
-        def __init__(self) -> None:
-            self._task = load_task("digits", {})
-            self.config, self.metric_modes = self._task.config, self._task.metric_modes  # type: ignore[misc]
-            self.model, self.train_data = self._task.model, self._task.train_data
-            self.val_data = self._task.val_data
-
-        def loss(self, model: object, batch: object) -> tuple[object, int]:
+    class Broken(Digits):
+        def loss(self, model: object, batch: object) -> Sum:
             raise ZeroDivisionError("no loss")
 
-    found = time_updates(spec_of(), Broken(), Solo(), updates=2)  # type: ignore[arg-type]
+    found = time_updates(spec_of(), Broken(), Solo(), updates=2)
     assert isinstance(found, Failure)
     assert (found.phase, found.message) == ("forward", "no loss")
